@@ -1,0 +1,1 @@
+"""Plain dataclasses shared by stubs and engines. Imports neither torch nor Triton."""

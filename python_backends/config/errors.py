@@ -1,0 +1,49 @@
+"""Errors that travel to the client, each with a stable code."""
+
+from __future__ import annotations
+
+
+class OmniError(Exception):
+    """An error that ends one stream. `code` is stable and part of the client contract."""
+
+    code = "internal"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(OmniError):
+    """The request is at fault. `field` names the offending field, dotted from the request's root."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class Overloaded(OmniError):
+    """No room now; the client may try again later."""
+
+    code = "overloaded"
+
+
+class StageFailed(OmniError):
+    """A stage died or broke while the stream was on it."""
+
+    code = "stage_failed"
+
+
+class Cancelled(OmniError):
+    """The client cancelled or went away."""
+
+    code = "cancelled"
+
+
+class ProtocolError(OmniError):
+    """A chunk arrived out of order, twice, or for a stream that is not open."""
+
+    code = "protocol"
