@@ -1,0 +1,8 @@
+import os
+import sys
+from pathlib import Path
+
+# The stub ignores PYTHONPATH.
+sys.path.insert(0, os.environ.get("OMNI_HOME") or str(Path(__file__).resolve().parents[3]))
+
+from python_backends.serving.omni_model import OmniModel as TritonPythonModel  # noqa: F401

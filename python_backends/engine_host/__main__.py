@@ -1,0 +1,125 @@
+"""The process that one engine runs in: `python -m python_backends.engine_host`, started by a stub.
+
+The first line of standard input is a JSON HostConfig; the end of standard input means that the stub is gone, and the
+process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+log = logging.getLogger("engine_host")
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """What a stub tells its engine process.
+
+    `control` is the stub's address for hello and heartbeats; `calls` and `data` are the addresses to bind for its calls
+    and for chunks; `options` the fields of the stage's own options dataclass; `env` variables to set before anything
+    touches the device.
+    """
+
+    stage: str
+    instance: str
+    model: str
+    control: str
+    calls: str
+    data: str
+    options: dict = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def _watch_parent() -> None:
+    """End this process and its children when the stub closes our standard input, which it also does by dying."""
+    sys.stdin.buffer.read()
+    log.warning("the stub is gone: ending")
+    # Children of vLLM share our process group, which the stub made for us.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _build_stage(config: HostConfig, streams):
+    # Imports stay here: each stage pulls in only its own libraries.
+    if config.stage == "thinker":
+        from python_backends.engine_host.thinker_stage import ThinkerOptions, ThinkerStage
+
+        return ThinkerStage(ThinkerOptions(model=config.model, **config.options), streams)
+    if config.stage == "talker":
+        from python_backends.engine_host.talker_stage import TalkerOptions, TalkerStage
+
+        return TalkerStage(config.model, TalkerOptions(**config.options), streams)
+    if config.stage == "code2wav":
+        from python_backends.engine_host.code2wav_stage import Code2WavOptions, Code2WavStage
+
+        return Code2WavStage(config.model, Code2WavOptions(**config.options), streams)
+    raise ValueError(f"unknown stage {config.stage!r}")
+
+
+def main() -> int:
+    config = HostConfig(**json.loads(sys.stdin.buffer.readline()))
+    os.environ.update(config.env)
+    logging.basicConfig(
+        level=os.environ.get("OMNI_LOG_LEVEL", "INFO"),
+        format=f"%(asctime)s {config.instance} %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    threading.Thread(target=_watch_parent, name="parent", daemon=True).start()
+
+    import zmq
+
+    from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
+    from python_backends.engine_host.control import ControlServer
+    from python_backends.engine_host.stage import Inbox
+    from python_backends.engine_host.streams import Streams
+
+    started = time.monotonic()
+    context = zmq.Context()
+    streams: Streams
+    sender = ChunkSender(context, cancelled=lambda stream_id: not streams.is_open(stream_id))
+    streams = Streams(config.stage, sender)
+    stage = _build_stage(config, streams)
+    receiver = ChunkReceiver(context, config.data)
+    inbox = Inbox(receiver, streams, stage)
+    control = ControlServer(
+        context,
+        config.control,
+        config.calls,
+        {"open": stage.open, "status": lambda payload: stats()},
+        lambda: stats(),
+    )
+
+    def stats() -> dict:
+        return {"open": len(streams), "threads": threading.active_count(), **stage.stats()}
+
+    control.hello({"data": receiver.address, "pid": os.getpid(), "load_s": time.monotonic() - started})
+    log.info("ready after %.1f s", time.monotonic() - started)
+    failed = False
+    try:
+        stage.run(stop)
+    except Exception:
+        log.exception("the engine failed")
+        failed = True
+    control.close()
+    inbox.close()
+    stage.close()
+    sender.close()
+    context.destroy(linger=500)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    # Engines may leave non-daemon threads of their libraries behind; all of ours are closed by now.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,76 @@
+"""The Thinker on the data plane: text to the BLS model, prompt and ids to the Talker."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from python_backends.config.errors import OmniError
+from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.config.sampling import ThinkerSampling
+from python_backends.config.stage import Finish
+from python_backends.connectors.chunk import Chunk
+from python_backends.engine_host import multimodal_wire
+from python_backends.engine_host.streams import Streams
+from python_backends.thinker.engine import ThinkerEngine, ThinkerOptions, ThinkerRequest
+
+
+class ThinkerStage:
+    """Adapter between ThinkerEngine and the data plane; it is the engine's sink."""
+
+    def __init__(self, options: ThinkerOptions, streams: Streams) -> None:
+        self._streams = streams
+        self._engine = ThinkerEngine(options, self)
+
+    def open(self, payload: dict) -> dict:
+        request = ThinkerRequest(
+            stream_id=payload["stream_id"],
+            messages=payload["messages"],
+            sampling=ThinkerSampling(**payload["sampling"]),
+            seed=payload["seed"],
+            speak=payload["sink"] is not None,
+        )
+        self._streams.open(request.stream_id, payload["reply"], payload["sink"])
+        try:
+            self._engine.add(request)
+        except BaseException:
+            self._streams.drop(request.stream_id)
+            raise
+        return {}
+
+    def receive(self, chunk: Chunk) -> None:
+        """The Thinker is the first stage: nothing but an abort is sent to it."""
+
+    def prompt(self, stream_id: str, prompt_ids: np.ndarray, multimodal: MultimodalPrompt | None) -> None:
+        meta, tensors = multimodal_wire.pack(multimodal) if multimodal is not None else ({}, {})
+        tensors["prompt_ids"] = prompt_ids
+        self._streams.post(stream_id, "text_ids", to_sink=True, meta=meta, tensors=tensors)
+
+    def output(self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None) -> None:
+        finished = finish is not None
+        if ids.size or finished:
+            self._streams.post(stream_id, "text_ids", to_sink=True, finished=finished, tensors={"ids": ids})
+        if text or finished:
+            meta: dict = {"text": text}
+            if finish is not None:
+                meta |= {"reason": finish.reason, "usage": finish.usage}
+            self._streams.post(stream_id, "text", finished=finished, meta=meta)
+        if finished:
+            self._streams.drop(stream_id)
+
+    def failed(self, stream_id: str, error: OmniError) -> None:
+        self._streams.fail(stream_id, error)
+
+    def abort(self, stream_id: str) -> None:
+        self._engine.abort(stream_id)
+
+    def run(self, stop: threading.Event) -> None:
+        # vLLM drives the device itself; this thread only waits for the end.
+        stop.wait()
+
+    def stats(self) -> dict:
+        return self._engine.stats()
+
+    def close(self) -> None:
+        self._engine.close()

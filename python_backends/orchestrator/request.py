@@ -1,0 +1,141 @@
+"""The client's request: one JSON object, parsed into a typed, validated OmniRequest."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, fields
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
+
+MODALITIES = ("text", "audio")
+AUDIO_FORMATS = ("float32", "int16")
+MAX_REQUEST_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class OmniRequest:
+    """What a client asks for.
+
+    Fields of the JSON object, all but `messages` optional:
+
+    - `messages`: OpenAI-style list of `{"role", "content"}`; content is a string or a list of typed parts.
+    - `modalities`: any of "text" and "audio", at least one; default both.
+    - `speaker`: a voice of the checkpoint, in any case; default "Ethan".
+    - `seed`: integer from 0 to 2**63-1; drawn and reported in the summary when missing.
+    - `sampling`: `{"thinker": {...}, "talker": {...}}`, see ThinkerSampling and TalkerSampling.
+    - `audio_format`: "float32" (default) or "int16".
+    """
+
+    messages: list[dict]
+    modalities: tuple[str, ...]
+    speaker: str
+    seed: int
+    thinker: ThinkerSampling
+    talker: TalkerSampling
+    audio_format: str
+
+    @property
+    def wants_text(self) -> bool:
+        return "text" in self.modalities
+
+    @property
+    def wants_audio(self) -> bool:
+        return "audio" in self.modalities
+
+
+_FIELDS = ("messages", "modalities", "speaker", "seed", "sampling", "audio_format")
+
+
+def parse_request(raw: bytes | str, defaults: dict[str, dict] | None = None) -> OmniRequest:
+    """Parse and validate the client's JSON. `defaults` holds sampling defaults by stage name.
+
+    Raises InvalidRequest that names the field. What only a stage can know (speakers of the checkpoint, content parts,
+    the length of the prompt) is checked when the stage opens the stream.
+    """
+    if len(raw) > MAX_REQUEST_BYTES:
+        raise InvalidRequest("request", f"is larger than {MAX_REQUEST_BYTES} bytes")
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("request", f"is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("request", f"must be a JSON object, got {type(body).__name__}")
+    for name in body:
+        if name not in _FIELDS:
+            raise InvalidRequest(str(name), f"unknown field; allowed: {', '.join(_FIELDS)}")
+    thinker, talker = _sampling(body.get("sampling"), defaults or {})
+    return OmniRequest(
+        messages=_messages(body),
+        modalities=_modalities(body.get("modalities", list(MODALITIES))),
+        speaker=_speaker(body.get("speaker", "Ethan")),
+        seed=_seed(body.get("seed")),
+        thinker=thinker,
+        talker=talker,
+        audio_format=_one_of("audio_format", body.get("audio_format", "float32"), AUDIO_FORMATS),
+    )
+
+
+def _messages(body: dict) -> list[dict]:
+    messages = body.get("messages")
+    if messages is None:
+        raise InvalidRequest("messages", "is required")
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequest("messages", "must be a list with at least one message")
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InvalidRequest(f"messages[{at}]", f"must be an object, got {type(message).__name__}")
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequest(f"messages[{at}].role", "must be a string")
+        if not isinstance(message.get("content"), (str, list)):
+            raise InvalidRequest(f"messages[{at}].content", "must be a string or a list of parts")
+    return messages
+
+
+def _modalities(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest("modalities", f"must be a list with at least one of {', '.join(MODALITIES)}")
+    for name in value:
+        _one_of("modalities", name, MODALITIES)
+    if len(set(value)) != len(value):
+        raise InvalidRequest("modalities", "names a modality twice")
+    return tuple(name for name in MODALITIES if name in value)
+
+
+def _speaker(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest("speaker", f"must be a name, got {value!r}")
+    return value
+
+
+def _seed(value: object) -> int:
+    if value is None:
+        return secrets.randbits(31)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidRequest("seed", f"must be an integer from 0 to 2**63-1, got {value!r}")
+    return value
+
+
+def _one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
+    if value not in allowed or not isinstance(value, str):
+        raise InvalidRequest(field, f"must be one of {', '.join(allowed)}; got {value!r}")
+    return value
+
+
+def _sampling(value: object, defaults: dict[str, dict]) -> tuple[ThinkerSampling, TalkerSampling]:
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise InvalidRequest("sampling", f"must be an object, got {type(value).__name__}")
+    for name in value:
+        if name not in ("thinker", "talker"):
+            raise InvalidRequest(f"sampling.{name}", "unknown field; allowed: thinker, talker")
+    built = []
+    for name, cls in (("thinker", ThinkerSampling), ("talker", TalkerSampling)):
+        asked = value.get(name, {})
+        if isinstance(asked, dict):
+            known = {f.name for f in fields(cls)}
+            asked = {key: v for key, v in defaults.get(name, {}).items() if key in known} | asked
+        built.append(sampling_from_dict(cls, asked, f"sampling.{name}"))
+    return built[0], built[1]

@@ -1,0 +1,34 @@
+"""Responder on Triton's decoupled response sender."""
+
+from __future__ import annotations
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from python_backends.config.errors import OmniError
+from python_backends.serving.triton_io import json_tensor, text_tensor, triton_error
+
+
+class TritonResponder:
+    """Sends one request's responses. Used by one thread at a time."""
+
+    def __init__(self, request) -> None:
+        self._sender = request.get_response_sender()
+
+    def text(self, delta: str) -> None:
+        self._sender.send(pb_utils.InferenceResponse([text_tensor("text", delta)]))
+
+    def audio(self, samples: np.ndarray) -> None:
+        name = "audio" if samples.dtype == np.float32 else "audio_int16"
+        self._sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(name, np.ascontiguousarray(samples))]))
+
+    def finish(self, summary: dict) -> None:
+        response = pb_utils.InferenceResponse([json_tensor("summary", summary)])
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def error(self, error: OmniError) -> None:
+        response = pb_utils.InferenceResponse(error=triton_error(error))
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def cancelled(self) -> bool:
+        return self._sender.is_cancelled()

@@ -1,0 +1,45 @@
+"""Small helpers around triton_python_backend_utils."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from python_backends.config.errors import InvalidRequest, OmniError
+
+
+def json_tensor(name: str, value: dict):
+    """A [1] string tensor with `value` as JSON."""
+    return text_tensor(name, json.dumps(value))
+
+
+def text_tensor(name: str, value: str):
+    """A [1] string tensor."""
+    return pb_utils.Tensor(name, np.array([value.encode()], dtype=np.object_))
+
+
+def request_bytes(request, name: str) -> bytes:
+    """The single element of a [1] string input. Raises InvalidRequest when it is something else."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        raise InvalidRequest(name, "this input is required")
+    array = tensor.as_numpy().reshape(-1)
+    if array.size != 1:
+        raise InvalidRequest(name, f"must hold one string, got {array.size}")
+    value = array[0]
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def triton_error(error: OmniError):
+    """The client sees `[code] message`."""
+    return pb_utils.TritonError(f"[{error.code}] {error}")
+
+
+def split_error(message: str) -> OmniError:
+    """Undo `triton_error` on the message of a BLS call's error."""
+    start, end = message.find("["), message.find("] ")
+    if start < 0 or end < start:
+        return OmniError(message)
+    return OmniError(message[end + 2 :], message[start + 1 : end])
