@@ -1,0 +1,1 @@
+"""Streaming client of the `qwen3_omni` model."""

@@ -1,0 +1,84 @@
+"""Command line: send a prompt, print text as it arrives, write the WAV as its chunks arrive, print the timings."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+
+from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
+from client.wav import WavWriter
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m client.cli", description=__doc__)
+    parser.add_argument("text", nargs="?", default="Hello! Who are you?")
+    parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC address of the server")
+    parser.add_argument("--wav", help="write the speech to this file; without it only text is asked for")
+    parser.add_argument("--system", help="system prompt")
+    parser.add_argument("--speaker", help="voice")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--sampling", type=json.loads, help='JSON, such as {"thinker": {"max_tokens": 64}}')
+    parser.add_argument("--wait", type=float, default=0, help="seconds to wait for the server to become ready")
+    return parser.parse_args()
+
+
+def _request(args: argparse.Namespace) -> dict:
+    messages = [{"role": "system", "content": args.system}] if args.system else []
+    request: dict = {"messages": [*messages, {"role": "user", "content": args.text}]}
+    request["modalities"] = ["text", "audio"] if args.wav else ["text"]
+    for name in ("speaker", "seed", "sampling"):
+        if getattr(args, name) is not None:
+            request[name] = getattr(args, name)
+    return request
+
+
+async def _run(args: argparse.Namespace) -> int:
+    wav = WavWriter(args.wav) if args.wav else None
+    first_text = first_audio = None
+    try:
+        async with OmniClient(args.url) as client:
+            if args.wait:
+                await client.wait_ready(args.wait)
+            started = time.monotonic()
+            async for event in client.stream(_request(args)):
+                now = time.monotonic() - started
+                if isinstance(event, TextDelta):
+                    first_text = now if first_text is None else first_text
+                    print(event.text, end="", flush=True)
+                elif isinstance(event, AudioChunk):
+                    first_audio = now if first_audio is None else first_audio
+                    wav.write(event.samples)
+                else:
+                    summary = event.body
+            total = time.monotonic() - started
+    except (OmniClientError, TimeoutError) as error:
+        code = getattr(error, "code", "timeout")
+        print(f"error: {code}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if wav is not None:
+            wav.close()
+    print("\n")
+    print(f"finish reason        {summary['finish_reason']} (seed {summary['seed']})")
+    print(f"time to first text   {_ms(first_text)}")
+    if wav is not None:
+        print(f"time to first audio  {_ms(first_audio)}  (TTFP)")
+        print(f"audio                {wav.seconds:.2f} s in {args.wav}")
+        print(f"real-time factor     {total / wav.seconds:.3f}  (RTF)" if wav.seconds else "real-time factor     -")
+    print(f"total                {total * 1000:.1f} ms")
+    return 0
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+def main() -> None:
+    sys.exit(asyncio.run(_run(_arguments())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Streaming client over Triton's gRPC API (tritonclient.grpc.aio)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+SAMPLE_RATE = 24_000
+
+
+class OmniClientError(RuntimeError):
+    """The server refused or ended the request. `code` is the contract's error code, such as `invalid_request`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """Text that follows what came before."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class AudioChunk:
+    """Mono samples at 24 kHz, float32 in [-1, 1] or int16, that follow what came before."""
+
+    samples: np.ndarray
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The server's closing facts: finish reason, seed, usage of each stage, timings."""
+
+    body: dict
+
+
+@dataclass
+class Answer:
+    """A whole answer, collected."""
+
+    text: str = ""
+    audio: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
+    summary: dict = field(default_factory=dict)
+    events: list = field(default_factory=list)
+
+
+class OmniClient:
+    """Speaks to one server. Each request has a gRPC stream of its own, so that it can be cancelled and fail alone.
+
+    Use as an async context manager.
+    """
+
+    def __init__(self, url: str = "127.0.0.1:8001", model: str = "qwen3_omni") -> None:
+        self._client = triton.InferenceServerClient(url)
+        self._model = model
+
+    async def __aenter__(self) -> OmniClient:
+        return self
+
+    async def __aexit__(self, *exc) -> None:
+        await self._client.close()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when the model can serve. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if await self._client.is_model_ready(self._model):
+                        return
+                except InferenceServerException:
+                    pass  # the server's port is not open yet
+                await asyncio.sleep(0.1)
+
+    async def stream(self, request: dict | str) -> AsyncIterator[TextDelta | AudioChunk | Summary]:
+        """Send one request and yield its events; the last is a Summary.
+
+        `request` is the JSON object of the client contract (or a raw string). Closing the generator early cancels the
+        request on the server. Raises OmniClientError.
+        """
+        raw = request if isinstance(request, str) else json.dumps(request)
+        tensor = triton.InferInput("request", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([raw.encode()], dtype=np.object_))
+
+        async def one() -> AsyncIterator[dict]:
+            yield {"model_name": self._model, "inputs": [tensor]}
+            # The request side stays open: closing it early would end the stream on some servers.
+            await done.wait()
+
+        done = asyncio.Event()
+        responses = self._client.stream_infer(one())
+        finished = False
+        try:
+            async for result, error in responses:
+                if error is not None:
+                    finished = True
+                    raise _client_error(error.message())
+                for event in _events(result):
+                    finished = isinstance(event, Summary)
+                    yield event
+                if finished:
+                    return
+            raise OmniClientError("disconnected", "the server closed the stream before the summary")
+        except InferenceServerException as error:
+            finished = True
+            raise _client_error(error.message()) from error
+        finally:
+            done.set()
+            if not finished:
+                responses.cancel()
+
+    async def ask(self, request: dict | str) -> Answer:
+        """Send one request and collect the whole answer. Raises OmniClientError."""
+        answer, audio = Answer(), []
+        async for event in self.stream(request):
+            answer.events.append(event)
+            if isinstance(event, TextDelta):
+                answer.text += event.text
+            elif isinstance(event, AudioChunk):
+                audio.append(event.samples)
+            else:
+                answer.summary = event.body
+        if audio:
+            answer.audio = np.concatenate(audio)
+        return answer
+
+
+def _events(result) -> list[TextDelta | AudioChunk | Summary]:
+    events: list[TextDelta | AudioChunk | Summary] = []
+    for output in result.get_response().outputs:
+        value = result.as_numpy(output.name)
+        if output.name == "text":
+            events.append(TextDelta(value[0].decode()))
+        elif output.name in ("audio", "audio_int16"):
+            events.append(AudioChunk(value))
+        elif output.name == "summary":
+            events.append(Summary(json.loads(value[0])))
+    return events
+
+
+def _client_error(message: str) -> OmniClientError:
+    """The server writes `[code] message`, perhaps behind words of Triton's own."""
+    start, end = message.find("["), message.find("] ")
+    if 0 <= start < end:
+        return OmniClientError(message[start + 1 : end], message[end + 2 :])
+    return OmniClientError("server", message)
