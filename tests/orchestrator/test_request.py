@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.orchestrator.request import parse_request
+
+USER = [{"role": "user", "content": "Hello"}]
+
+
+def parse(**fields):
+    return parse_request(json.dumps({"messages": USER} | fields))
+
+
+def test_published_defaults():
+    request = parse()
+    assert request.modalities == ("text", "audio")
+    assert (request.thinker.temperature, request.thinker.max_tokens) == (0.0, 2048)
+    assert (request.talker.temperature, request.talker.top_k, request.talker.repetition_penalty) == (0.9, 50, 1.05)
+    assert (request.talker.max_tokens, request.talker.predictor_top_k, request.talker.predictor_top_p) == (
+        4096,
+        50,
+        0.8,
+    )
+    assert request.audio_format == "float32" and 0 <= request.seed < 2**31
+
+
+def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones():
+    raw = json.dumps({"messages": USER, "sampling": {"talker": {"top_k": 7}}})
+    request = parse_request(raw, {"talker": {"top_k": 9, "temperature": 0.5}, "thinker": {"max_tokens": 5}})
+    assert (request.talker.top_k, request.talker.temperature, request.thinker.max_tokens) == (7, 0.5, 5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ("not json", "request"),
+        ("[1]", "request"),
+        ("{}", "messages"),
+        ('{"messages": []}', "messages"),
+        ('{"messages": "hi"}', "messages"),
+        ('{"messages": [1]}', "messages[0]"),
+        ('{"messages": [{"content": "x"}]}', "messages[0].role"),
+        ('{"messages": [{"role": "user"}]}', "messages[0].content"),
+        (json.dumps({"messages": USER, "colour": 1}), "colour"),
+        (json.dumps({"messages": USER, "modalities": []}), "modalities"),
+        (json.dumps({"messages": USER, "modalities": ["video"]}), "modalities"),
+        (json.dumps({"messages": USER, "modalities": ["text", "text"]}), "modalities"),
+        (json.dumps({"messages": USER, "modalities": "text"}), "modalities"),
+        (json.dumps({"messages": USER, "modalities": [["text"]]}), "modalities"),
+        (json.dumps({"messages": USER, "speaker": 3}), "speaker"),
+        (json.dumps({"messages": USER, "seed": -1}), "seed"),
+        (json.dumps({"messages": USER, "seed": True}), "seed"),
+        (json.dumps({"messages": USER, "audio_format": "mp3"}), "audio_format"),
+        (json.dumps({"messages": USER, "sampling": []}), "sampling"),
+        (json.dumps({"messages": USER, "sampling": {"vocoder": {}}}), "sampling.vocoder"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": 3}}), "sampling.thinker"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": {"heat": 3}}}), "sampling.thinker.heat"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": {"max_tokens": 0}}}), "sampling.thinker.max_tokens"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": {"temperature": "hot"}}}), "sampling.thinker.temperature"),
+        (json.dumps({"messages": USER, "sampling": {"talker": {"max_tokens": 5000}}}), "sampling.talker.max_tokens"),
+        (json.dumps({"messages": USER, "sampling": {"talker": {"top_p": 0}}}), "sampling.talker.top_p"),
+        (json.dumps({"messages": USER, "sampling": {"talker": {"ignore_eos": 1}}}), "sampling.talker.ignore_eos"),
+        ('{"messages": [{"role": "user", "content": "x"}], "sampling": {"talker": {"temperature": NaN}}}',
+         "sampling.talker.temperature"),
+    ],
+)  # fmt: skip
+def test_bad_requests_name_the_field(raw, field):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_request(raw)
+    assert caught.value.field == field
+
+
+def test_a_deeply_nested_request_is_an_error_not_a_crash():
+    with pytest.raises(InvalidRequest):
+        parse_request("[" * 100_000)
