@@ -99,7 +99,7 @@ def main() -> int:
     )
 
     def stats() -> dict:
-        return {"open": len(streams), "threads": threading.active_count(), **stage.stats()}
+        return {"open": len(streams), "pid": os.getpid(), "threads": threading.active_count(), **stage.stats()}
 
     control.hello({"data": receiver.address, "pid": os.getpid(), "load_s": time.monotonic() - started})
     log.info("ready after %.1f s", time.monotonic() - started)

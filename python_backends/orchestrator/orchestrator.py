@@ -160,7 +160,11 @@ class Orchestrator:
     def _instance_died(self, stage: str, instance: str) -> None:
         with self._lock:
             self._dead_instances.add(instance)
-            hit = [s.stream_id for s in self._streams.values() if any(o.instance == instance for o in s.stages)]
+            hit = [
+                s.stream_id
+                for s in self._streams.values()
+                if stage not in s.finished and any(o.instance == instance for o in s.stages)
+            ]
         for stream_id in hit:
             self._end(stream_id, StageFailed(f"the {stage} engine died; try again"))
 

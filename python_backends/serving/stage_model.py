@@ -53,19 +53,22 @@ class StageModel:
         self._supervisor.start(deploy.stage_init_timeout_s)
 
     def execute(self, requests: list) -> list:
-        return [self._open(request) for request in requests]
+        return [self._answer(request) for request in requests]
 
-    def _open(self, request):
+    def _answer(self, request):
+        """`{"op": "status"}` asks for the engine's counts; any other payload opens a stream."""
         try:
             payload = json.loads(request_bytes(request, "request"))
-            self._reply_addresses.add(payload["reply"])
-            reply = self._supervisor.call("open", payload, OPEN_TIMEOUT_S)
+            op = payload.pop("op", "open")
+            if op == "open":
+                self._reply_addresses.add(payload["reply"])
+            reply = self._supervisor.call(op, payload, OPEN_TIMEOUT_S)
             facts = {"data": self._supervisor.data_address, "instance": self._supervisor.instance_epoch}
             return pb_utils.InferenceResponse([json_tensor("reply", facts | reply)])
         except OmniError as error:
             return pb_utils.InferenceResponse(error=triton_error(error))
         except Exception as error:
-            log.exception("open failed")
+            log.exception("a call failed")
             return pb_utils.InferenceResponse(error=triton_error(OmniError(f"{type(error).__name__}: {error}")))
 
     def _engine_died(self, instance: str) -> None:

@@ -1,0 +1,111 @@
+"""A real tritonserver for tests: started by scripts/serve.sh, watched, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tritonclient.grpc as triton
+
+from client.streaming import OmniClient
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = ("thinker", "talker", "code2wav")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll `condition`; fail with `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+class Server:
+    """One server on free ports of 127.0.0.1. Use as a context manager."""
+
+    def __init__(self, model: Path, log: Path, deploy_config: Path | None = None, ready_s: float = 240) -> None:
+        self.log, self._ready_s = log, ready_s
+        self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
+        command = [ROOT / "scripts" / "serve.sh", "--model", model, "--grpc-port", self.grpc_port]
+        command += ["--http-port", self.http_port, "--metrics-port", self.metrics_port]
+        if deploy_config is not None:
+            command += ["--deploy-config", deploy_config]
+        self._command = [str(word) for word in command]
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def __enter__(self) -> Server:
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            )
+        try:
+            asyncio.run(self._wait_ready())
+        except BaseException:
+            self.__exit__()
+            raise
+        self.control = triton.InferenceServerClient(self.url)
+        return self
+
+    async def _wait_ready(self) -> None:
+        async with OmniClient(self.url) as client:
+            waiting = asyncio.ensure_future(client.wait_ready(self._ready_s))
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=0.5)
+                if self.process.poll() is not None:
+                    waiting.cancel()
+                    raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            if waiting.exception():
+                raise AssertionError(f"the server did not become ready:\n{self.tail()}")
+
+    def __exit__(self, *exc) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                raise AssertionError(f"the server did not stop within 30 s:\n{self.tail()}") from None
+
+    def tail(self, lines: int = 60) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def status(self, stage: str) -> dict:
+        """Counts of one stage's engine process: `open` streams, `pid`, `threads` and the engine's own."""
+        tensor = triton.InferInput("request", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b'{"op": "status"}'], dtype=np.object_))
+        return json.loads(self.control.infer(stage, [tensor]).as_numpy("reply")[0])
+
+    def idle(self) -> bool:
+        return all(self.status(stage)["open"] == 0 for stage in STAGES)
+
+    def wait_idle(self, timeout_s: float) -> None:
+        wait_until(self.idle, timeout_s, "every stage has freed its streams")
+
+    def resources(self) -> dict[str, int]:
+        """Threads and open file descriptors of the engine processes and of the stubs."""
+        counts = {}
+        for stage in STAGES:
+            pid = self.status(stage)["pid"]
+            stub = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            for name, process in ((stage, pid), (f"{stage} stub", stub)):
+                counts[f"{name} threads"] = len(list(Path(f"/proc/{process}/task").iterdir()))
+                counts[f"{name} descriptors"] = len(list(Path(f"/proc/{process}/fd").iterdir()))
+        return counts
