@@ -1,0 +1,148 @@
+"""Clients that go away and engines that die: everything is freed, everybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
+from tests.e2e.prompts import PROMPTS
+from tests.server import ROOT, STAGES, Server, wait_until
+
+NEVER_ENDING = PROMPTS["long"].request()
+NEVER_ENDING["sampling"] = {
+    "thinker": {"ignore_eos": True, "max_tokens": 1500},
+    "talker": {"ignore_eos": True, "max_tokens": 1500},
+}
+SHORT_TEXT_LONG_SPEECH = PROMPTS["long"].request()
+SHORT_TEXT_LONG_SPEECH["sampling"] = {
+    "thinker": {"max_tokens": 4},
+    "talker": {"ignore_eos": True, "max_tokens": 1500},
+}
+
+
+def in_thinker(event) -> bool:
+    return isinstance(event, TextDelta)
+
+
+def in_code2wav(event) -> bool:
+    return isinstance(event, AudioChunk)
+
+
+async def read_until(client: OmniClient, request: dict, reached) -> None:
+    """Read a stream up to an event, then leave it."""
+    stream = client.stream(request)
+    async for event in stream:
+        if reached(event):
+            break
+    await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("request_body", "reached"),
+    [(NEVER_ENDING, in_thinker), (NEVER_ENDING, in_code2wav), (SHORT_TEXT_LONG_SPEECH, in_code2wav)],
+    ids=["thinker", "code2wav", "talker after the text"],
+)
+def test_a_cancelled_request_is_freed_by_all_stages_within_a_second(server, request_body, reached):
+    async def run():
+        async with OmniClient(server.url) as client:
+            await asyncio.wait_for(read_until(client, request_body, reached), 60)
+
+    asyncio.run(run())
+    server.wait_idle(1.0)
+
+
+def test_a_client_that_is_killed_is_freed_within_a_second(server):
+    command = [sys.executable, "-m", "client.cli", "Tell me everything.", "--url", server.url, "--wav", os.devnull]
+    command += ["--sampling", '{"thinker": {"ignore_eos": true, "max_tokens": 1500}, "talker": {"ignore_eos": true}}']
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.read(1), "the client printed no text"
+        wait_until(lambda: server.status("code2wav")["open"] == 1, 10, "the stream is open")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    server.wait_idle(1.5)
+
+
+def test_sixteen_cancels_beside_a_stream_that_goes_on(server):
+    async def run():
+        async with OmniClient(server.url) as client:
+            alone = await client.ask(PROMPTS["greeting"].request())
+            cancels = [read_until(client, NEVER_ENDING, in_thinker) for _ in range(16)]
+            kept, *_ = await asyncio.gather(client.ask(PROMPTS["greeting"].request()), *cancels)
+            return alone, kept
+
+    alone, kept = asyncio.run(run())
+    assert kept.text == alone.text and kept.audio.size == alone.audio.size
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_engine_fails_its_streams_and_comes_back(server, stage):
+    async def run():
+        async with OmniClient(server.url) as client:
+            streams = [asyncio.ensure_future(client.ask(NEVER_ENDING)) for _ in range(3)]
+            while server.status("code2wav")["open"] < 3:
+                await asyncio.sleep(0.02)
+            killed = time.monotonic()
+            os.kill(server.status(stage)["pid"], signal.SIGKILL)
+            results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 30)
+            return results, time.monotonic() - killed
+
+    results, seconds = asyncio.run(run())
+    assert all(isinstance(result, OmniClientError) and result.code == "stage_failed" for result in results), results
+    assert seconds < 2.0
+    others = [name for name in STAGES if name != stage]
+    wait_until(lambda: all(server.status(name)["open"] == 0 for name in others), 2, "the other stages are free")
+    wait_until(lambda: _serves(server), 120, f"the server serves again after {stage} died")
+
+
+def _serves(server: Server) -> bool:
+    async def run():
+        async with OmniClient(server.url) as client:
+            return await client.ask(PROMPTS["one word"].request())
+
+    try:
+        return asyncio.run(run()).audio.size > 0
+    except OmniClientError as error:
+        assert error.code == "stage_failed", error
+        return False
+
+
+def test_a_stopped_server_leaves_nothing_behind(tiny_checkpoint, tmp_path):
+    before = _leftovers()
+    with Server(tiny_checkpoint, tmp_path / "server.log") as server:
+        engines = [server.status(stage)["pid"] for stage in STAGES]
+        others = _session_of(server.process.pid)
+        assert len(others) >= 5, "tritonserver and four stubs at least"
+    left = [pid for pid in engines + others if os.path.exists(f"/proc/{pid}")]
+    assert not left, f"still running: {left}"
+    assert _leftovers() == before
+
+
+def _session_of(leader: int) -> list[int]:
+    """Processes of the session that the server's script leads."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader:
+            found.append(int(pid))
+    return found
+
+
+def _leftovers() -> set[str]:
+    """Shared-memory files and runtime directories of servers."""
+    shared = {name for name in os.listdir("/dev/shm") if "omni" in name or "triton" in name}
+    return shared | {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("qwen3-omni")}
