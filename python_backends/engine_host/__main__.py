@@ -47,18 +47,21 @@ def _watch_parent() -> None:
 
 def _build_stage(config: HostConfig, streams):
     # Imports stay here: each stage pulls in only its own libraries.
+    from python_backends.engine_host.checkpoint import local_checkpoint
+
+    model = local_checkpoint(config.model)
     if config.stage == "thinker":
         from python_backends.engine_host.thinker_stage import ThinkerOptions, ThinkerStage
 
-        return ThinkerStage(ThinkerOptions(model=config.model, **config.options), streams)
+        return ThinkerStage(ThinkerOptions(model=model, **config.options), streams)
     if config.stage == "talker":
         from python_backends.engine_host.talker_stage import TalkerOptions, TalkerStage
 
-        return TalkerStage(config.model, TalkerOptions(**config.options), streams)
+        return TalkerStage(model, TalkerOptions(**config.options), streams)
     if config.stage == "code2wav":
         from python_backends.engine_host.code2wav_stage import Code2WavOptions, Code2WavStage
 
-        return Code2WavStage(config.model, Code2WavOptions(**config.options), streams)
+        return Code2WavStage(model, Code2WavOptions(**config.options), streams)
     raise ValueError(f"unknown stage {config.stage!r}")
 
 

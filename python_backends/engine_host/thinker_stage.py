@@ -66,8 +66,8 @@ class ThinkerStage:
         self._engine.abort(stream_id)
 
     def run(self, stop: threading.Event) -> None:
-        # vLLM drives the device itself; this thread only waits for the end.
-        stop.wait()
+        # The engine has a thread of its own that drives vLLM.
+        self._engine.run_until(stop)
 
     def stats(self) -> dict:
         return self._engine.stats()
