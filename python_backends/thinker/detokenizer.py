@@ -1,0 +1,68 @@
+"""Text from ids as they come, equal to decoding all of them at once."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's byte-level alphabet: printable bytes stand for themselves, the others for code points from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + at): byte for at, byte in enumerate(others)})
+    return table
+
+
+class TokenBytes:
+    """The bytes that each id of a byte-level BPE tokenizer stands for; special ids stand for none.
+
+    Raises ValueError for a tokenizer of another kind.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+        if type(decoder).__name__ != "ByteLevel":
+            raise ValueError(f"the tokenizer must be byte-level BPE, its decoder is {type(decoder).__name__}")
+        self._tokenizer = tokenizer.backend_tokenizer
+        self._special = {at for at, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._byte_of_char = _byte_of_char()
+        # Filled as ids appear: a whole vocabulary of 150 thousand would cost a second at start.
+        self._cache: dict[int, bytes] = {}
+
+    def __getitem__(self, token_id: int) -> bytes:
+        found = self._cache.get(token_id)
+        if found is None:
+            found = self._cache[token_id] = self._look_up(token_id)
+        return found
+
+    def _look_up(self, token_id: int) -> bytes:
+        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        try:
+            return bytes(self._byte_of_char[char] for char in token)
+        except KeyError:
+            # An added token in plain text.
+            return token.encode("utf-8")
+
+
+class Detokenizer:
+    """Text deltas of one stream. A character whose bytes are not all there yet waits for the next delta."""
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, ids: Iterable[int], last: bool = False) -> str:
+        """The text that `ids` complete; with `last` also what was left open, as U+FFFD.
+
+        Concatenated over a stream it equals `tokenizer.decode(all_ids, skip_special_tokens=True)`: both replace each
+        maximal invalid part of a UTF-8 sequence by one U+FFFD.
+        """
+        return self._decoder.decode(b"".join(self._token_bytes[token_id] for token_id in ids), last)

@@ -1,0 +1,100 @@
+"""How a Thinker engine is set up, and what that means in vLLM's own arguments."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+CPU_MAX_MODEL_LEN = 4096
+CPU_KV_CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class ThinkerOptions:
+    """Options of one Thinker engine.
+
+    - `model`: a Hugging Face directory or hub id with `Qwen3OmniMoeForConditionalGeneration`.
+    - `device`: "cpu" or "cuda"; it must be what the installed vLLM is built for.
+    - `dtype`: as vLLM names it; "auto" is the checkpoint's.
+    - `max_num_seqs`: streams in one batch. `max_streams`: streams accepted and not yet ended; one more is Overloaded.
+    - `engine_args`: fields of vLLM's EngineArgs, passed through unchanged; they win over everything above and over the
+      defaults of `vllm_engine_args`.
+
+    Raises ValueError that names the option.
+    """
+
+    model: str
+    device: str = "cpu"
+    dtype: str = "auto"
+    max_num_seqs: int = 64
+    max_streams: int = 256
+    engine_args: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"device: must be cpu or cuda, got {self.device!r}")
+        for name in ("max_num_seqs", "max_streams"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: must be a positive integer, got {value!r}")
+        if not isinstance(self.engine_args, dict):
+            raise ValueError(f"engine_args: must be a mapping, got {type(self.engine_args).__name__}")
+
+
+def prepare_process(options: ThinkerOptions) -> None:
+    """Set the environment that vLLM reads at import; what the operator has set stays."""
+    # The engine core runs in this process: no second interpreter that imports vLLM again, and no other process to lose.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if os.path.isdir(options.model):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for vLLM's EngineArgs.
+
+    `known`: the names that the installed vLLM accepts. `config`: the checkpoint's config.json.
+    Raises ValueError for a key of `options.engine_args` that vLLM does not know.
+    """
+    for key in options.engine_args:
+        if key not in known:
+            raise ValueError(f"engine_args.{key}: unknown to this vLLM; allowed: {', '.join(sorted(known))}")
+    args: dict[str, Any] = {
+        "model": options.model,
+        "dtype": options.dtype,
+        "max_num_seqs": options.max_num_seqs,
+        "limit_mm_per_prompt": {"audio": 0, "image": 0, "video": 0},
+    }
+    if options.device == "cpu":
+        args |= _cpu_defaults(config)
+    args |= options.engine_args
+    if options.device == "cuda":
+        args["compilation_config"] = _with_rotary_op(args.get("compilation_config"))
+    return args
+
+
+def engine_arg_names(engine_args_class: type) -> set[str]:
+    return {item.name for item in fields(engine_args_class)}
+
+
+def _cpu_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    text = config.get("thinker_config", config).get("text_config", {})
+    # Compiling costs 70 to 100 s at start; an explicit cache size also spares the warm-up.
+    return {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+        "max_model_len": min(text.get("max_position_embeddings", CPU_MAX_MODEL_LEN), CPU_MAX_MODEL_LEN),
+    }
+
+
+def _with_rotary_op(compilation: Any) -> Any:
+    """Keep MRoPE out of the compiler's fusions: fused with the QK norm it changes what the Talker hears."""
+    if isinstance(compilation, int):
+        compilation = {"mode": compilation}
+    if compilation is None:
+        compilation = {}
+    if not isinstance(compilation, dict):
+        return compilation
+    ops = compilation.get("custom_ops")
+    return compilation if ops is not None else {**compilation, "custom_ops": ["+rotary_embedding"]}
