@@ -54,6 +54,11 @@ class ThinkerEngine:
         """Why the engine is dead, None while it lives."""
         return self._error
 
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._core.max_model_len
+
     def run_until(self, stop: threading.Event) -> None:
         """Block until `stop` is set. Raises StageFailed when the engine dies first."""
         while not stop.wait(0.5):
@@ -83,11 +88,12 @@ class ThinkerEngine:
         """Free the stream. No sink call for it starts after this returns; one under way is waited for."""
         with self._lock:
             stream = self._streams.pop(stream_id, None)
-        if stream is None:
-            return
+            if stream is None:
+                return
+            # Inside the lock: a later stream of the same name must be added after this one is gone.
+            self._commands.put((stream, None, None))
         with stream.lock:
             stream.ended = True
-        self._commands.put((stream, None, None))
 
     def stats(self) -> dict[str, int]:
         """`streams`: accepted and not ended. `running`: those of them inside vLLM."""
@@ -104,9 +110,8 @@ class ThinkerEngine:
 
     def _check_length(self, length: int) -> None:
         if length >= self._core.max_model_len:
-            raise InvalidRequest(
-                "messages", f"make {length} tokens, the context of {self._core.max_model_len} must hold them and an answer"
-            )
+            limit = self._core.max_model_len
+            raise InvalidRequest("messages", f"make {length} tokens; the context of {limit} must hold an answer too")
 
     def _register(self, stream: Stream) -> None:
         with self._lock:
@@ -171,5 +176,3 @@ class ThinkerEngine:
                 core.add(stream, engine_input, params)
             except ValueError as error:
                 self._delivery.post([Failure(stream, InvalidRequest("messages", str(error)))])
-
-

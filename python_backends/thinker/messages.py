@@ -16,7 +16,7 @@ MEDIA_KINDS = ("audio", "image", "video")
 class MediaRef:
     """One audio, image or video that a message names.
 
-    `field`: where it stands, such as `messages[0].content[1].image_url.url`. `source`: a URL, a data URL or bare base64;
+    `field`: where it stands, such as `messages[0].content[1].image_url.url`. `source`: a web or data URL or a path;
     None when the content is raw tensor number `tensor` of its kind. `fps`, `num_frames`: how frames are sampled from a
     video. `use_audio`: the video's sound track is heard too.
     """
@@ -39,7 +39,7 @@ class Conversation:
 
 
 def parse_messages(messages: object, control_tokens: Iterable[str]) -> Conversation:
-    """Check `messages` and collect their media. Text may not hold any of `control_tokens`, the tokenizer's special ones.
+    """Check `messages` and collect their media. Text may not hold any of `control_tokens`, the special ones.
 
     Raises InvalidRequest that names the field.
     """
@@ -127,7 +127,7 @@ def _short_part(kind: str) -> Callable[[dict, str], MediaRef]:
 
 
 def _input_audio(part: dict, path: str) -> MediaRef:
-    """OpenAI's `{"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}`; any readable format goes."""
+    """OpenAI's `{"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}`, in any readable format."""
     body = _object(part, path, ("type", "input_audio"))
     at = f"{path}.input_audio"
     inner = _object(body.get("input_audio"), at, ("data", "format"))

@@ -31,7 +31,7 @@ class VllmCore:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         if (options.device == "cuda") != current_platform.is_cuda():
-            raise ValueError(f"device: {options.device} asked for, but this vLLM runs on {current_platform.device_type}")
+            raise ValueError(f"device: {options.device}, but this vLLM runs on {current_platform.device_type}")
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), _config(options.model))
         self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
