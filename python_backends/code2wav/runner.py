@@ -1,0 +1,41 @@
+"""One device step over a batch of streams, and the way its samples come back to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from python_backends.code2wav.model import Code2WavModel
+from python_backends.code2wav.ops import Batch
+from python_backends.code2wav.state import StreamState
+
+Consumer = Callable[[np.ndarray], None]
+
+
+class Runner(Protocol):
+    """Runs steps on one device. Only the engine thread calls `launch`."""
+
+    def launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
+        """Start a step. `codes`: [batch, frames, quantizers] int64; `slots`, `positions`: one for each row.
+
+        Returns a function that waits for the samples and passes them, float32 [batch, frames · samples_per_frame], to
+        its argument; the array is valid during that call only. The function must be called exactly once.
+        """
+
+
+class EagerRunner:
+    """Runs a step at once, without padding and without copies in flight."""
+
+    def __init__(self, model: Code2WavModel, state: StreamState, device: str) -> None:
+        self._model = model
+        self.state = state
+        self._device = device
+
+    def launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
+        to_device = [torch.as_tensor(np.asarray(rows, np.int64), device=self._device) for rows in (slots, positions)]
+        samples = self._model.forward(torch.as_tensor(codes, device=self._device), Batch(*to_device), self.state)
+        array = samples.cpu().numpy()
+        return lambda consume: consume(array)
