@@ -1,0 +1,1 @@
+"""Kernels behind one interface: plain torch everywhere, Triton on CUDA."""

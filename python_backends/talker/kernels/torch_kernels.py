@@ -1,0 +1,178 @@
+"""Plain torch: the reference for every other set of kernels, and the CPU's own."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from python_backends.talker.kernels.interface import Rotary
+from python_backends.talker.sampler import RowSettings, penalise, sample, suppressed_codes
+from python_backends.talker.shapes import TalkerShape
+from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
+
+ATTENTION_BLOCK = 256
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm over the last axis in float32, scaled in the input's dtype."""
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
+    """Rotate [rows, heads, head_dim], halves paired, with the angles of each row."""
+    cos, sin = rotary.cos[:, None, :].to(x.dtype), rotary.sin[:, None, :].to(x.dtype)
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+
+def split_heads(qkv: torch.Tensor, weights: AttentionWeights, eps: float) -> tuple[torch.Tensor, ...]:
+    """Give normalised queries and keys, and values, each [rows, heads, head_dim]."""
+    dim = weights.q_norm.shape[0]
+    heads = weights.out.shape[1] // dim
+    kv_heads = (qkv.shape[1] // dim - heads) // 2
+    q, k, v = qkv.view(len(qkv), -1, dim).split([heads, kv_heads, kv_heads], dim=1)
+    return rms_norm(q, weights.q_norm, eps), rms_norm(k, weights.k_norm, eps), v
+
+
+def route(x: torch.Tensor, weights: MoeWeights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Expert ids int64 and weights float32, both [rows, top_k + shared], for normalised rows."""
+    probability = F.linear(x, weights.router).float().softmax(dim=-1)
+    weight, expert = probability.topk(weights.top_k, dim=-1)
+    if weights.normalise:
+        weight = weight / weight.sum(-1, keepdim=True)
+    shared_ids = torch.arange(weights.shared, device=x.device) + len(weights.router)
+    gate = F.linear(x, weights.shared_gate).float().sigmoid().expand(-1, weights.shared)
+    return torch.cat([expert, shared_ids.expand(len(x), -1)], 1), torch.cat([weight, gate], 1)
+
+
+class TorchKernels:
+    """See `Kernels`. Shapes never depend on data; attention reads the cache in blocks of a fixed size, so the
+    result does not depend on how much longer a batch mate's context is."""
+
+    name = "torch"
+
+    def __init__(self, weights: TalkerWeights, shape: TalkerShape) -> None:
+        self._weights, self._eos = weights, shape.ids.codec_eos
+        self._suppressed = suppressed_codes(shape, weights.text_table.device)
+
+    def embed(self, text: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        table = self._weights.codec_table
+        index = torch.where(codes < 0, len(table) - 1, codes + self._weights.codec_offsets)
+        codec = table[index]
+        return codec.sum(dim=1) + self._weights.text_table[text]
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(x, weight, eps)
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight)
+
+    def norm_linear(self, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.linear(rms_norm(x, norm, eps), weight)
+
+    def linear_residual(self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + F.linear(x, weight)
+
+    def mlp(self, x: torch.Tensor, weights: MlpWeights, eps: float) -> torch.Tensor:
+        gate, up = F.linear(rms_norm(x, weights.norm, eps), weights.gate_up).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, weights.down)
+
+    def moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
+        normed = rms_norm(x, weights.norm, eps)
+        expert, weight = route(normed, weights)
+        experts, double, hidden = weights.gate_up.shape
+        gate, up = F.linear(normed, weights.gate_up.view(-1, hidden)).view(len(x), experts, double).chunk(2, dim=-1)
+        dense = weight.new_zeros(len(x), experts).scatter_(1, expert, weight).to(x.dtype)
+        middle = F.silu(gate) * up * dense[:, :, None]
+        return x + F.linear(middle.flatten(1), weights.down.transpose(0, 1).reshape(hidden, -1))
+
+    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
+        return self.moe(x, weights, eps)
+
+    def rotate_store(
+        self,
+        qkv: torch.Tensor,
+        weights: AttentionWeights,
+        rotary: Rotary,
+        slots: torch.Tensor,
+        cache_rows: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        q, k, v = split_heads(qkv, weights, eps)
+        k_cache.index_put_((slots, cache_rows), rotate(k, rotary))
+        v_cache.index_put_((slots, cache_rows), v)
+        return rotate(q, rotary)
+
+    def decode_attention(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        lengths: torch.Tensor,
+        longest: int,
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        kv_heads = k_cache.shape[2]
+        grouped = q.view(rows, kv_heads, heads // kv_heads, dim).float() * dim**-0.5
+        top = grouped.new_full((*grouped.shape[:3], 1), -1e30)
+        total = torch.zeros_like(top)
+        out = torch.zeros_like(grouped)
+        for start in range(0, longest, ATTENTION_BLOCK):
+            columns = torch.arange(start, min(start + ATTENTION_BLOCK, k_cache.shape[1]), device=q.device)
+            keys = k_cache[slots[:, None], columns[None, :]].permute(0, 2, 3, 1).float()
+            values = v_cache[slots[:, None], columns[None, :]].transpose(1, 2).float()
+            score = grouped @ keys
+            score = score.masked_fill((columns[None, :] >= lengths[:, None])[:, None, None, :], -1e30)
+            new_top = torch.maximum(top, score.amax(-1, keepdim=True))
+            decay = torch.exp(top - new_top)
+            part = torch.exp(score - new_top).masked_fill(score <= -1e30, 0.0)
+            total = total * decay + part.sum(-1, keepdim=True)
+            out = out * decay + part @ values
+            top = new_top
+        return (out / total).reshape(rows, heads * dim).to(q.dtype)
+
+    def predictor_attention(
+        self,
+        qkv: torch.Tensor,
+        weights: AttentionWeights,
+        rotary: Rotary,
+        k_buffer: torch.Tensor,
+        v_buffer: torch.Tensor,
+        first: int,
+        eps: float,
+    ) -> torch.Tensor:
+        batch, _, kv_heads, dim = k_buffer.shape
+        count = len(qkv) // batch
+        end = first + count
+        q, k, v = split_heads(qkv, weights, eps)
+        angles = Rotary(
+            rotary.cos[first:end].repeat_interleave(batch, 0), rotary.sin[first:end].repeat_interleave(batch, 0)
+        )
+        q, k = rotate(q, angles), rotate(k, angles)
+        k_buffer[:, first:end] = k.view(count, batch, kv_heads, dim).transpose(0, 1)
+        v_buffer[:, first:end] = v.view(count, batch, kv_heads, dim).transpose(0, 1)
+        grouped = q.view(count, batch, kv_heads, -1, dim)
+        score = torch.einsum("tbkgd,bskd->tbkgs", grouped.float(), k_buffer[:, :end].float()) * dim**-0.5
+        position = torch.arange(end, device=q.device)
+        hidden = position[None, :] > position[first:end, None]
+        share = score.masked_fill(hidden[:, None, None, None, :], float("-inf")).softmax(dim=-1)
+        out = torch.einsum("tbkgs,bskd->tbkgd", share, v_buffer[:, :end].float())
+        return out.reshape(len(qkv), -1).to(qkv.dtype)
+
+    def draw_first(
+        self, logits: torch.Tensor, settings: RowSettings, seen: torch.Tensor, slots: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        is_eos = torch.arange(logits.shape[1], device=logits.device) == self._eos
+        banned = settings.int("ignore_eos").bool()[:, None] & is_eos[None, :]
+        logits = penalise(logits.float(), seen[slots], settings.float("penalty"), self._suppressed, banned)
+        code = sample(logits, settings.draw(0))
+        seen.index_put_((slots, code), seen.new_ones(()))
+        return code, self._weights.codec_table[code]
+
+    def draw(self, logits: torch.Tensor, settings: RowSettings, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        code = sample(logits.float(), settings.draw(group))
+        return code, self._weights.codec_table[code + self._weights.codec_offsets[group]]

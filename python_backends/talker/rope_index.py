@@ -1,0 +1,91 @@
+"""Three-dimensional rotary positions of a prompt, as transformers' `get_rope_index` gives them to the Talker."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.talker.request import MultimodalPrompt
+from python_backends.talker.shapes import TalkerShape
+
+
+def audio_rows(feature_length: int, n_window: int) -> int:
+    """Rows the audio encoder makes of `feature_length` mel frames (three strided convolutions per window)."""
+    window = 2 * n_window
+    rest = feature_length % window
+    rows = (rest - 1) // 2 + 1
+    rows = ((rows - 1) // 2 + 1 - 1) // 2 + 1
+    return rows + feature_length // window * 13
+
+
+def _line(length: int, start: float) -> np.ndarray:
+    return np.broadcast_to(np.arange(length, dtype=np.float32) + np.float32(start), (3, length))
+
+
+def _vision(times: np.ndarray, height: int, width: int, start: float) -> np.ndarray:
+    grid = np.meshgrid(times.astype(np.float32), np.arange(height), np.arange(width), indexing="ij")
+    return np.stack([axis.reshape(-1).astype(np.float32) for axis in grid]) + np.float32(start)
+
+
+def rope_positions(ids: np.ndarray, media: MultimodalPrompt | None, shape: TalkerShape) -> tuple[np.ndarray, float]:
+    """Return positions float32 [3, rows] of `ids` (int [rows]) and the delta from row index to position afterwards.
+
+    Time, height and width differ only inside images and videos. An audio track inside a video is placed as
+    transformers' `generate` places it for the Talker: as plain audio followed by text. Raises InvalidRequest when the
+    grids do not fit the ids.
+    """
+    plain = media is None or not any(
+        grid is not None and len(grid) for grid in (media.image_grid_thw, media.video_grid_thw)
+    )
+    if plain:
+        return _line(len(ids), 0.0).copy(), 0.0
+    try:
+        positions = np.concatenate(_segments(ids, media, shape), axis=1)
+    except (IndexError, ValueError, TypeError) as error:
+        raise InvalidRequest("multimodal", f"media sizes do not fit the prompt: {error}") from None
+    if positions.shape[1] != len(ids):
+        raise InvalidRequest("multimodal", f"media sizes give {positions.shape[1]} rows for {len(ids)} ids")
+    return positions, float(positions.max() + np.float32(1) - np.float32(len(ids)))
+
+
+def _segments(ids: np.ndarray, media: MultimodalPrompt, shape: TalkerShape) -> list[np.ndarray]:
+    token = shape.ids
+    tokens = ids.tolist()
+    after_start = ids[np.flatnonzero(ids == token.vision_start) + 1]
+    images_left = int((after_start == token.image).sum())
+    videos_left = int((after_start == token.video).sum())
+    audios_left = int((ids == token.audio_start).sum())
+    merge = shape.spatial_merge_size
+    image = video = audio = cursor = 0
+    parts: list[np.ndarray] = []
+
+    def next_start() -> float:
+        return float(parts[-1].max() + 1) if parts else 0.0
+
+    while images_left + videos_left + audios_left > 0:
+        nowhere = len(tokens) + 1
+        vision_at = tokens.index(token.vision_start, cursor) if images_left + videos_left else nowhere
+        audio_at = tokens.index(token.audio_start, cursor) if audios_left and token.audio in tokens else nowhere
+        at = min(vision_at, audio_at)
+        parts.append(_line(at - cursor + 1, next_start()))
+        start = next_start()
+        if at == audio_at:
+            body = _line(audio_rows(int(media.audio_seqlens[audio]), shape.audio_n_window), start)
+            audio, audios_left = audio + 1, audios_left - 1
+        elif tokens[at + 1] == token.image:
+            frames, height, width = (int(size) for size in media.image_grid_thw[image])
+            times = np.arange(frames, dtype=np.float32) * np.float32(shape.position_id_per_seconds)
+            body = _vision(times, height // merge, width // merge, start)
+            image, images_left = image + 1, images_left - 1
+        else:
+            frames, height, width = (int(size) for size in media.video_grid_thw[video])
+            seconds = np.float32(media.video_second_per_grid[video])
+            times = np.arange(frames, dtype=np.float32) * seconds * np.float32(shape.position_id_per_seconds)
+            body = _vision(times, height // merge, width // merge, start)
+            video, videos_left = video + 1, videos_left - 1
+        parts.append(body)
+        parts.append(_line(1, next_start()))
+        cursor = at + 1 + body.shape[1] + 1
+    if cursor < len(tokens):
+        parts.append(_line(len(tokens) - cursor, next_start()))
+    return parts

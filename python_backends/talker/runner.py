@@ -1,0 +1,122 @@
+"""The model on its device: prompts and steps by slot, with one graph for each batch bucket on CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from python_backends.talker.kernels.select import make_kernels
+from python_backends.talker.options import TalkerOptions
+from python_backends.talker.prefill import Prefill, PrefillPart
+from python_backends.talker.shapes import TalkerShape, read_shape
+from python_backends.talker.slots import allocate_slots
+from python_backends.talker.step import CONTROL_COLUMNS, TalkerStep
+from python_backends.talker.tensor_source import open_source
+from python_backends.talker.transfer import upload
+from python_backends.talker.weights import TalkerWeights, load_weights
+
+
+@dataclass(frozen=True)
+class SlotStart:
+    """What a slot holds before its first frame; `floats` and `ints` as `sampling_columns` gives them."""
+
+    slot: int
+    floats: list[float]
+    ints: list[int]
+
+
+class TalkerRunner:
+    """Owns weights, slot buffers and graphs. One thread uses it; nothing here waits for the device."""
+
+    def __init__(self, checkpoint: str | Path, options: TalkerOptions) -> None:
+        self.device = torch.device(options.device)
+        dtype = getattr(torch, options.dtype)
+        self.options = options
+        self.shape: TalkerShape = read_shape(checkpoint)
+        with torch.inference_mode():
+            source = open_source(checkpoint, options.load_format, self.device, dtype)
+            self.weights: TalkerWeights = load_weights(source, self.shape, self.device)
+            self.buffers = allocate_slots(self.shape, options.max_num_seqs, options.max_model_len, self.device, dtype)
+            self.kernels = make_kernels(options, self.weights, self.shape)
+            self.step = TalkerStep(self.shape, self.weights, self.kernels, self.buffers)
+            self._prefill = Prefill(self.shape, self.weights, self.kernels, self.buffers)
+            self._graphs: dict[int, CapturedStep] = {}
+            if self.device.type == "cuda" and options.cuda_graphs:
+                self._capture()
+
+    def _capture(self) -> None:
+        """Capture the largest bucket first, so that the smaller ones fit in its memory pool."""
+        pool = torch.cuda.graph_pool_handle()
+        for size in reversed(self.options.buckets):
+            self._graphs[size] = CapturedStep(self, size, pool)
+
+    def start_slots(self, starts: list[SlotStart]) -> None:
+        """Reset the state of slots whose streams are about to be prefilled."""
+        buffers = self.buffers
+        slots = upload(np.array([start.slot for start in starts], dtype=np.int64), self.device)
+        first = np.full((len(starts), self.shape.groups), -1, dtype=np.int32)
+        first[:, 0] = self.shape.ids.codec_bos
+        with torch.inference_mode():
+            buffers.codes.index_copy_(0, slots, upload(first, self.device))
+            buffers.seen.index_fill_(0, slots, False)
+            floats = np.array([start.floats for start in starts], dtype=np.float32)
+            ints = np.array([start.ints for start in starts], dtype=np.int64)
+            buffers.floats.index_copy_(0, slots, upload(floats, self.device))
+            buffers.ints.index_copy_(0, slots, upload(ints, self.device))
+
+    def prefill(self, parts: list[PrefillPart]) -> None:
+        """Compute prompt rows into the caches."""
+        with torch.inference_mode():
+            self._prefill(parts)
+
+    def padded_control(self, rows: np.ndarray) -> np.ndarray:
+        """Fill `rows` int64 [n, 4] up to its bucket with rows that write to the scratch slot alone."""
+        bucket = next(size for size in self.options.buckets if size >= len(rows))
+        return np.concatenate([rows, self.idle_rows(bucket - len(rows))])
+
+    def idle_rows(self, count: int) -> np.ndarray:
+        """Control rows int64 [count, 4] that touch the scratch slot alone."""
+        rows = np.zeros((count, len(CONTROL_COLUMNS)), dtype=np.int64)
+        rows[:, 0] = self.buffers.count
+        return rows
+
+    def decode(self, rows: np.ndarray, widest: int = 0) -> torch.Tensor:
+        """Launch one step for control rows int64 [n, 4]; give the codes int32 [n, groups] on the device.
+
+        `widest`: no row has a larger top-k, 0 when unknown; it spares work on the CPU.
+
+        With graphs the tensor is a static buffer that the next step of any bucket may overwrite.
+        """
+        control = self.padded_control(rows)
+        with torch.inference_mode():
+            graph = self._graphs.get(len(control))
+            if graph is not None:
+                return graph.replay(control)[: len(rows)]
+            longest = int(control[:, 2].max()) + 1 if self.device.type == "cpu" else self.buffers.context
+            return self.step(upload(control, self.device), longest, widest)[: len(rows)]
+
+
+class CapturedStep:
+    """The step of one bucket as a CUDA graph."""
+
+    def __init__(self, runner: TalkerRunner, size: int, pool: tuple[int, int]) -> None:
+        self._control = upload(runner.idle_rows(size), runner.device)
+        context = runner.buffers.context
+        stream = torch.cuda.Stream(runner.device)
+        stream.wait_stream(torch.cuda.current_stream(runner.device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                runner.step(self._control, context)
+        torch.cuda.current_stream(runner.device).wait_stream(stream)
+        torch.cuda.synchronize(runner.device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._codes = runner.step(self._control, context)
+
+    def replay(self, control: np.ndarray) -> torch.Tensor:
+        self._control.copy_(torch.from_numpy(control).pin_memory(), non_blocking=True)
+        self._graph.replay()
+        return self._codes

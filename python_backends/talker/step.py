@@ -1,0 +1,95 @@
+"""One decode step: last codes and a text id in, the next frame out, all on the device."""
+
+from __future__ import annotations
+
+import torch
+
+from python_backends.talker.kernels.interface import Kernels, Rotary
+from python_backends.talker.sampler import RowSettings
+from python_backends.talker.shapes import TalkerShape
+from python_backends.talker.slots import SlotBuffers
+from python_backends.talker.weights import Decoder, TalkerWeights
+
+CONTROL_COLUMNS = ("slot", "text_id", "cache_row", "frame")
+
+
+def rotary_of(positions: torch.Tensor, inv_freq: torch.Tensor) -> Rotary:
+    """Angles of plain positions float32 [rows]."""
+    angle = positions[:, None] * inv_freq[None, :]
+    return Rotary(angle.cos(), angle.sin())
+
+
+class TalkerStep:
+    """Runs the step for any batch size; holds no state but the buffers it is given."""
+
+    def __init__(self, shape: TalkerShape, weights: TalkerWeights, kernels: Kernels, buffers: SlotBuffers) -> None:
+        self._shape, self._weights, self._kernels, self._buffers = shape, weights, kernels, buffers
+        device = weights.text_table.device
+        positions = torch.arange(shape.groups + 1, dtype=torch.float32, device=device)
+        self._predictor_rotary = rotary_of(positions, weights.predictor.inv_freq)
+
+    def __call__(self, control: torch.Tensor, longest: int, widest: int = 0) -> torch.Tensor:
+        """Compute frame codes int32 [rows, groups] and store them in the slots.
+
+        `control` int64 [rows, 4], see CONTROL_COLUMNS: the row of cache that this step fills and the number of frames
+        drawn before it. `longest`: no row's context is longer, this step's row included. `widest`: no row has a larger top-k, 0 when unknown. A first code equal to the
+        end token means that the frame does not count.
+        """
+        slots, text, cache_row, frame = control.unbind(1)
+        buffers, kernels = self._buffers, self._kernels
+        floats, ints = buffers.floats.index_select(0, slots), buffers.ints.index_select(0, slots)
+        settings = RowSettings(floats, ints, frame, widest)
+        x = kernels.embed(text, buffers.codes.index_select(0, slots).long())
+        hidden = self._backbone(x, slots, cache_row, settings.float("position_delta"), longest)
+        logits = kernels.linear(hidden, self._weights.codec_head)
+        first = kernels.draw_first(logits, settings, buffers.seen, slots)
+        codes = self._predict(hidden, first, settings)
+        buffers.codes.index_copy_(0, slots, codes)
+        return codes
+
+    def _backbone(
+        self, x: torch.Tensor, slots: torch.Tensor, cache_row: torch.Tensor, delta: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        decoder, buffers, kernels = self._weights.backbone, self._buffers, self._kernels
+        eps = decoder.shape.eps
+        rotary = rotary_of(cache_row + delta, decoder.inv_freq)
+        for index, layer in enumerate(decoder.layers):
+            attention = layer.attention
+            k_cache, v_cache = buffers.k_cache[index], buffers.v_cache[index]
+            qkv = kernels.norm_linear(x, attention.norm, attention.qkv, eps)
+            q = kernels.rotate_store(qkv, attention, rotary, slots, cache_row, k_cache, v_cache, eps)
+            mixed = kernels.decode_attention(q, k_cache, v_cache, slots, cache_row + 1, longest)
+            x = kernels.linear_residual(mixed, attention.out, x)
+            x = kernels.moe(x, layer.mlp, eps)
+        return kernels.norm(x, decoder.norm, eps)
+
+    def _predict(
+        self, hidden: torch.Tensor, first: tuple[torch.Tensor, torch.Tensor], settings: RowSettings
+    ) -> torch.Tensor:
+        """Draw groups 1 to the last: positions 0 and 1 hold the backbone's hidden row and the first code."""
+        weights, kernels, decoder = self._weights, self._kernels, self._weights.predictor
+        shape, batch = decoder.shape, len(hidden)
+        size = (shape.layers, 2, batch, self._shape.groups + 1, shape.kv_heads, shape.head_dim)
+        buffers = hidden.new_zeros(size)
+        codes = [first[0]]
+        rows = torch.cat([hidden, first[1]])
+        for group in range(1, self._shape.groups):
+            position = 0 if group == 1 else group
+            x = self._predictor_layers(rows, buffers, position)[-batch:]
+            logits = kernels.norm_linear(x, decoder.norm, weights.predictor_heads[group - 1], shape.eps)
+            code, rows = kernels.draw(logits, settings, group)
+            codes.append(code)
+        return torch.stack(codes, dim=1).int()
+
+    def _predictor_layers(self, x: torch.Tensor, buffers: torch.Tensor, position: int) -> torch.Tensor:
+        decoder: Decoder = self._weights.predictor
+        kernels, eps = self._kernels, decoder.shape.eps
+        for layer, (k_buffer, v_buffer) in zip(decoder.layers, buffers, strict=True):
+            attention = layer.attention
+            qkv = kernels.norm_linear(x, attention.norm, attention.qkv, eps)
+            mixed = kernels.predictor_attention(
+                qkv, attention, self._predictor_rotary, k_buffer, v_buffer, position, eps
+            )
+            x = kernels.linear_residual(mixed, attention.out, x)
+            x = kernels.mlp(x, layer.mlp, eps)
+        return x
