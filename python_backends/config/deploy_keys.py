@@ -1,0 +1,143 @@
+"""The top-level keys of a deploy YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from python_backends.config.platforms import PLATFORMS
+from python_backends.config.schema import (
+    Either, Kind, Named, SchemaError, Section, boolean, integer, key, listing, number, one_of, parse_section, text,
+)  # fmt: skip
+from python_backends.config.stage_keys import StageKeys, parse_stage
+
+CONNECTORS = ("ZmqConnector", "SharedMemoryConnector")
+_FOREIGN = "No effect here; taken so that vLLM-Omni's files load."
+
+
+class Stages(Kind):
+    """A list of stage entries, each with its own `stage_id`."""
+
+    def __init__(self) -> None:
+        super().__init__("a list of stages", lambda v: isinstance(v, list) and bool(v))
+
+    def parse(self, value: Any, where: str) -> list[StageKeys]:
+        stages = [parse_stage(item, f"{where}[{at}]") for at, item in enumerate(super().parse(value, where))]
+        ids = [stage.stage_id for stage in stages]
+        for at, stage_id in enumerate(ids):
+            if stage_id in ids[:at]:
+                raise SchemaError(f"{where}[{at}].stage_id", f"{stage_id} is there twice; one entry a stage")
+        return stages
+
+
+class Platforms(Kind):
+    """A mapping of platform names to `stages` that are merged over the file's."""
+
+    def __init__(self) -> None:
+        super().__init__(f"a mapping of {', '.join(PLATFORMS)} to `stages`", lambda v: isinstance(v, dict))
+
+    def parse(self, value: Any, where: str) -> dict:
+        for name, body in super().parse(value, where).items():
+            if name not in PLATFORMS:
+                raise SchemaError(f"{where}.{name}", f"unknown platform; allowed: {', '.join(PLATFORMS)}")
+            Section(PlatformKeys).parse(body, f"{where}.{name}")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformKeys:
+    """One platform's section."""
+
+    stages: list = key(Stages(), "Keys that replace those of the stage with the same `stage_id`, deep.", [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorExtra:
+    """`extra` of a connector: how speech codes are cut into chunks on the way from Talker to Code2Wav."""
+
+    initial_codec_chunk_frames: int | str = key(
+        Either(integer(1), one_of("auto")),
+        "Frames (80 ms each) of the first chunk. `auto`: 1 while Code2Wav is idle, 4 under load; then each chunk is "
+        "twice as large, up to `codec_chunk_frames`.",
+        4,
+    )
+    codec_chunk_frames: int = key(integer(1), "Frames of every later chunk.", 25)
+    codec_left_context_frames: int | None = key(
+        integer(0), "No effect: the decoder keeps its state and decodes no frame twice.", ignored=True
+    )
+    shm_threshold_bytes: int | None = key(integer(0), _FOREIGN, ignored=True)
+    codec_streaming: bool | None = key(boolean(), _FOREIGN, ignored=True)
+    connector_get_sleep_s: float | None = key(number(0), _FOREIGN, ignored=True)
+    connector_get_max_wait_first_chunk: int | None = key(integer(0), _FOREIGN, ignored=True)
+    connector_get_max_wait: int | None = key(integer(0), _FOREIGN, ignored=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorKeys:
+    """One connector: what carries chunks from a stage to the next."""
+
+    name: str = key(
+        one_of(*CONNECTORS),
+        "Its type. Chunks travel over ZeroMQ on this host; `SharedMemoryConnector` is taken as another name for it.",
+        "ZmqConnector",
+    )
+    extra: ConnectorExtra = key(Section(ConnectorExtra), "How speech codes are cut into chunks.", ConnectorExtra())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeoutKeys:
+    """Time limits of one request, in seconds. A request may ask for shorter ones. Unset: no limit."""
+
+    queue_s: float | None = key(number(0), "Waiting for a free place.", 60.0)
+    first_audio_s: float | None = key(number(0), "From arrival to the first audio, where audio is asked for.")
+    total_s: float | None = key(number(0), "From arrival to the last response.", 900.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployKeys:
+    """A deploy YAML."""
+
+    base_config: str | None = key(
+        text("two_gpus"), "A profile's name, or a path relative to this file. What this file says is merged over it."
+    )
+    modalities: list[str] | None = key(
+        listing("text, audio", lambda v: v in ("text", "audio")), "What the server answers in. Unset: all its stages can."
+    )
+    async_chunk: bool = key(
+        boolean(),
+        "Each stage starts on the first chunk of the one before. Off: full-payload mode, each waits for the whole.",
+        True,
+    )
+    async_output: bool = key(
+        boolean(),
+        "The Talker launches its next step before the codes of the last have left the device. It falls back, with the "
+        "reason in the log, without `async_chunk`, `async_scheduling` or pinned memory.",
+        True,
+    )
+    cuda_graphs: bool = key(boolean(), "Captured CUDA graphs in all stages.", True)
+    connectors: dict[str, ConnectorKeys] = key(Named(ConnectorKeys), "Connectors by name, for `input_connectors`.", {})
+    stages: list[StageKeys] = key(Stages(), "One entry a stage. Without 1 and 2 the server answers in text only.", [])
+    platforms: dict = key(Platforms(), "Per platform, merged over `stages` on machines of that platform.", {})
+    max_in_flight: int = key(integer(1), "Requests worked on at once.", 128)
+    max_queued: int = key(
+        integer(0), "Requests that may wait beyond those; one more is refused at once with `overloaded`.", 256
+    )
+    timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
+    stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
+    drain_timeout_s: float = key(
+        number(0), "At shutdown, how long running requests may go on. Keep Triton's `--exit-timeout-secs` above it.", 3.0
+    )
+    warmup: bool = key(boolean(), "Run a request through every replica before the server reports ready.", True)
+
+
+def check_keys(raw: dict) -> DeployKeys:
+    """Check one file, or files merged. Raises SchemaError."""
+    return parse_section(DeployKeys, raw, "")
+
+
+DEPLOY_SECTIONS: tuple[tuple[str, type], ...] = (
+    ("top level", DeployKeys),
+    ("connectors.NAME", ConnectorKeys),
+    ("connectors.NAME.extra", ConnectorExtra),
+    ("timeouts", TimeoutKeys),
+)
