@@ -186,7 +186,9 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
                 notes.append(f"{where}.{name}: {item.metadata['doc']}")
     for name in ("talker", "code2wav"):
         if name in stages and stages[name].trust_remote_code is not None:
-            notes.append(f"{_where(stages[name])}.trust_remote_code: no effect, this stage runs no code of a checkpoint.")
+            notes.append(
+                f"{_where(stages[name])}.trust_remote_code: no effect, this stage runs no code of a checkpoint."
+            )
     if "code2wav" in stages and stages["code2wav"].default_sampling_params:
         notes.append(f"{_where(stages['code2wav'])}.default_sampling_params: no effect, the decoder samples nothing.")
     return notes

@@ -7,7 +7,19 @@ from typing import Any
 
 from python_backends.config.platforms import PLATFORMS
 from python_backends.config.schema import (
-    Either, Kind, Named, SchemaError, Section, boolean, integer, key, listing, number, one_of, parse_section, text,
+    Either,
+    Kind,
+    Named,
+    SchemaError,
+    Section,
+    boolean,
+    integer,
+    key,
+    listing,
+    number,
+    one_of,
+    parse_section,
+    text,
 )  # fmt: skip
 from python_backends.config.stage_keys import StageKeys, parse_stage
 
@@ -101,7 +113,8 @@ class DeployKeys:
         text("two_gpus"), "A profile's name, or a path relative to this file. What this file says is merged over it."
     )
     modalities: list[str] | None = key(
-        listing("text, audio", lambda v: v in ("text", "audio")), "What the server answers in. Unset: all its stages can."
+        listing("text, audio", lambda v: v in ("text", "audio")),
+        "What the server answers in. Unset: all its stages can.",
     )
     async_chunk: bool = key(
         boolean(),
@@ -125,7 +138,9 @@ class DeployKeys:
     timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
     drain_timeout_s: float = key(
-        number(0), "At shutdown, how long running requests may go on. Keep Triton's `--exit-timeout-secs` above it.", 3.0
+        number(0),
+        "At shutdown, how long running requests may go on. Keep Triton's `--exit-timeout-secs` above it.",
+        3.0,
     )
     warmup: bool = key(boolean(), "Run a request through every replica before the server reports ready.", True)
 

@@ -62,17 +62,11 @@ def one_of(*allowed: str) -> Kind:
 
 
 def mapping(of: str) -> Kind:
-    return Kind(
-        f"a mapping of {of}", lambda v: isinstance(v, dict) and all(isinstance(name, (str, int)) for name in v)
-    )
+    return Kind(f"a mapping of {of}", lambda v: isinstance(v, dict) and all(isinstance(name, (str, int)) for name in v))
 
 
 def listing(of: str, accept: Callable[[Any], bool]) -> Kind:
     return Kind(f"a list of {of}", lambda v: isinstance(v, list) and bool(v) and all(accept(item) for item in v))
-
-
-def anything(name: str = "as vLLM takes it") -> Kind:
-    return Kind(name, lambda v: True)
 
 
 class Either(Kind):

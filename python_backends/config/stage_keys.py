@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from python_backends.config.schema import (
-    Either, SchemaError, anything, boolean, integer, key, keys_of, mapping, number, one_of, parse_section, text,
+    Either,
+    SchemaError,
+    boolean,
+    integer,
+    key,
+    keys_of,
+    mapping,
+    number,
+    one_of,
+    parse_section,
+    text,
     unknown_key,
 )  # fmt: skip
 
@@ -49,7 +59,9 @@ class StageKeys:
     enforce_eager: bool | None = key(
         boolean(), "No CUDA graphs in this stage. Unset: as `cuda_graphs` says; on the CPU there are none."
     )
-    input_connectors: dict = key(mapping("from_stage_N to a connector's name"), "Where this stage's input comes by.", {})
+    input_connectors: dict = key(
+        mapping("from_stage_N to a connector's name"), "Where this stage's input comes by.", {}
+    )
     output_connectors: dict = key(mapping("to_stage_N to a connector's name"), "The same from the sender's side.", {})
     default_sampling_params: dict = key(
         mapping("sampling parameters"),
@@ -74,7 +86,9 @@ class ThinkerKeys(StageKeys):
 
     dtype: str | None = key(text("auto"), "As vLLM names it. Unset: `auto`, the checkpoint's; on the CPU float32.")
     max_num_batched_tokens: int | None = key(integer(1), f"Tokens of one step. Unset: {_VLLM}.")
-    max_model_len: int | None = key(integer(1), "Tokens of prompt and answer. Unset: the checkpoint's; on the CPU 4096.")
+    max_model_len: int | None = key(
+        integer(1), "Tokens of prompt and answer. Unset: the checkpoint's; on the CPU 4096."
+    )
     enable_prefix_caching: bool | None = key(boolean(), f"Reuse the KV cache of common prefixes. Unset: {_VLLM}.")
     async_scheduling: bool | None = key(boolean(), f"Schedule a step while the one before runs. Unset: {_VLLM}.")
     tensor_parallel_size: int = key(integer(1), "Devices that one replica splits each layer over.", 1)
@@ -99,9 +113,7 @@ class ThinkerKeys(StageKeys):
 class TalkerKeys(StageKeys):
     """Keys of stage 1 alone."""
 
-    max_num_batched_tokens: int | None = key(
-        integer(1), "Prompt rows computed between two decode steps. Unset: 2048."
-    )
+    max_num_batched_tokens: int | None = key(integer(1), "Prompt rows computed between two decode steps. Unset: 2048.")
     max_model_len: int = key(integer(1), "Rows of prompt and speech that one stream may use.", 8192)
     async_scheduling: bool = key(
         boolean(), "Launch a step before the one before has been handled. `async_output` needs it.", True
@@ -119,7 +131,8 @@ class Code2WavKeys(StageKeys):
     """Keys of stage 2 alone."""
 
     max_num_batched_tokens: int | None = key(
-        integer(800), "Codes of one step, 16 a frame: bounds the memory of a step. Unset: 25600, which is 64 x 25 frames."
+        integer(800),
+        "Codes of one step, 16 a frame: bounds the memory of a step. Unset: 25600, which is 64 x 25 frames.",
     )
     max_model_len: int | None = key(integer(1), "No effect: the decoder keeps a state, not a context.", ignored=True)
     async_scheduling: bool | None = key(boolean(), "No effect.", ignored=True)

@@ -33,7 +33,7 @@ class StageModel:
         if not os.environ.get("OMNI_MODEL"):
             raise StageFailed("set OMNI_MODEL to a checkpoint directory or a hub id")
         deploy = load_deploy_config()
-        settings = getattr(deploy, self.stage)
+        replica = deploy.replicas[self.stage][0]
         self._runtime_dir = runtime_dir()
         self._reply_addresses: set[str] = set()
         self._sender = ChunkSender(zmq.Context.instance(), timeout_s=2.0)
@@ -45,12 +45,12 @@ class StageModel:
                 python=os.environ.get("ENGINE_PYTHON") or sys.executable,
                 root=Path(__file__).resolve().parents[2],
                 runtime_dir=self._runtime_dir,
-                options=settings.engine_options,
-                env=settings.env,
+                options=replica.options,
+                env=replica.env,
             ),
             self._engine_died,
         )
-        self._supervisor.start(deploy.stage_init_timeout_s)
+        self._supervisor.start(deploy.keys.stage_init_timeout_s)
 
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]

@@ -57,7 +57,9 @@ def test_every_profile_loads_and_its_engines_take_the_options(on, name, platform
 
 
 def test_the_profiles_place_stages_as_their_names_say(on):
-    where = {name: [env_of(on("cuda", name), stage) for stage in STAGES] for name in profile_names() if name != "thinking"}
+    where = {
+        name: [env_of(on("cuda", name), stage) for stage in STAGES] for name in profile_names() if name != "thinking"
+    }
     assert where["one_gpu"] == [["0"], ["0"], ["0"]]
     assert where["two_gpus"] == [["0"], ["1"], ["1"]]
     assert where["three_gpus_replicas"] == [["0"], ["1", "2"], ["1", "2"]]
@@ -175,7 +177,9 @@ def test_the_list_of_vllm_arguments_has_all_of_the_installed_vllm():
 
 def test_replicas_share_out_the_devices(on):
     def placed(devices, replicas, *more):
-        return env_of(on("cuda", "two_gpus", [f"stages.1.devices='{devices}'", f"stages.1.replicas={replicas}", *more]), "talker")
+        return env_of(
+            on("cuda", "two_gpus", [f"stages.1.devices='{devices}'", f"stages.1.replicas={replicas}", *more]), "talker"
+        )
 
     assert placed("1,2", 2) == ["1", "2"] and placed("1", 3) == ["1", "1", "1"] and placed("1,2", 4) == ["1", "2"] * 2
     thinkers = ["stages.0.devices='0,1,2,3'", "stages.0.num_replicas=2", "stages.0.tensor_parallel_size=2"]
@@ -269,7 +273,10 @@ def test_without_connectors_full_payload_mode_loads(on, written):
 
 
 def test_every_platform_has_a_section(on, written):
-    body = {"base_config": "one_gpu", "platforms": {name: {"stages": [{"stage_id": 0, "max_num_seqs": 3}]} for name in PLATFORMS}}
+    body = {
+        "base_config": "one_gpu",
+        "platforms": {name: {"stages": [{"stage_id": 0, "max_num_seqs": 3}]} for name in PLATFORMS},
+    }
     for name in PLATFORMS:
         assert on(name, written(body)).replicas["thinker"][0].options["max_num_seqs"] == 3
 

@@ -27,7 +27,10 @@ def test_the_committed_repository_is_the_default_rendering():
 def test_one_instance_for_each_replica(monkeypatch):
     monkeypatch.setenv("OMNI_PLATFORM", "cuda")
     files = repository_files(load_deploy_config("three_gpus_replicas"), ROOT)
-    counts = {name: files[f"{name}/config.pbtxt"].count("count: 2") for name in ("qwen3_omni", "thinker", "talker", "code2wav")}
+    counts = {
+        name: files[f"{name}/config.pbtxt"].count("count: 2")
+        for name in ("qwen3_omni", "thinker", "talker", "code2wav")
+    }
     assert counts == {"qwen3_omni": 0, "thinker": 0, "talker": 1, "code2wav": 1}
     assert str(ROOT) in files["talker/1/model.py"]
 
