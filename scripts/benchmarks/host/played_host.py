@@ -1,0 +1,44 @@
+"""An engine process whose engine is played: the product's host around a generator."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from scripts.benchmarks.host import played_engines as played
+
+
+def _module(name: str, **members) -> None:
+    module = types.ModuleType(name)
+    module.__dict__.update(members)
+    sys.modules[name] = module
+
+
+def main() -> int:
+    """Put the generators where the stages import their engines from, and run the host."""
+    _module(
+        "python_backends.thinker.engine",
+        ThinkerEngine=played.PlayedThinker,
+        ThinkerOptions=played.PlayedOptions,
+        ThinkerRequest=played.PlayedThinkerRequest,
+    )
+    _module(
+        "python_backends.talker.engine",
+        TalkerEngine=lambda checkpoint, options, sink: played.PlayedTalker(options, sink),
+        TalkerOptions=played.PlayedOptions,
+        TalkerRequest=played.PlayedTalkerRequest,
+        TextChunk=played.PlayedTextChunk,
+    )
+    _module(
+        "python_backends.code2wav.engine",
+        Code2WavEngine=lambda checkpoint, options, sink: played.PlayedCode2Wav(options, sink),
+        Code2WavOptions=played.PlayedOptions,
+        Code2WavRequest=played.PlayedCode2WavRequest,
+    )
+    from python_backends.engine_host.__main__ import main as host
+
+    return host()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

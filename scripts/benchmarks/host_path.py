@@ -1,0 +1,104 @@
+"""What the host side carries: BLS model, data plane and gRPC, with generators in place of the engines.
+
+    python -m scripts.benchmarks.host_path [--concurrency 64] [--rounds 10]
+
+The engines emit at the rates of a server that answers 64 streams 100 times a second: 50 text deltas and 15 chunks of
+audio a request, spread over `--seconds`. Every piece carries the time of its emission, so the client sees how long the
+way through data plane, BLS model and gRPC took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from scripts.benchmarks.host.load import Load, request_message, run_load
+from scripts.benchmarks.server import SERVE, BenchServer
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[64])
+    parser.add_argument("--rounds", type=int, default=10, help="requests a stream")
+    parser.add_argument("--text", type=int, default=50, help="text deltas a request")
+    parser.add_argument("--audio", type=int, default=15, help="audio chunks a request")
+    parser.add_argument("--frames", type=int, default=10, help="codec frames a chunk")
+    parser.add_argument("--seconds", type=float, default=0.6, help="seconds over which a request's pieces are emitted")
+    parser.add_argument("--audio-format", default="float32", choices=("float32", "int16"))
+    parser.add_argument("--serve", type=Path, default=SERVE, help=argparse.SUPPRESS)
+    parser.add_argument("--keep-log", type=Path, help="write the server's log to this file")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    return parser.parse_args()
+
+
+def deploy_config(args: argparse.Namespace) -> dict:
+    """The deploy configuration whose options are those of the played engines."""
+    frames = args.audio * args.frames
+    return {
+        "initial_codec_chunk_frames": args.frames,
+        "codec_chunk_frames": args.frames,
+        "stage_init_timeout_s": 60.0,
+        "thinker": {"options": {"step_ms": 1000 * args.seconds / args.text}},
+        "talker": {"options": {"step_ms": 1000 * args.seconds / frames}},
+        "code2wav": {"options": {}},
+    }
+
+
+def figures(concurrency: int, load: Load, cpu_s: dict[str, float]) -> dict:
+    """One level's row. Delays in milliseconds, CPU in milliseconds a request."""
+    row = {
+        "concurrency": concurrency,
+        "requests": load.requests,
+        "failures": len(load.failures),
+        "requests_per_s": load.requests / load.wall_s,
+        "responses_per_s": load.responses / load.wall_s,
+        "responses_per_request": load.responses / load.requests,
+    }
+    for kind, delays in load.delays.items():
+        for name, value in zip(("p50", "p99", "max"), np.percentile(delays or [np.nan], (50, 99, 100)), strict=True):
+            row[f"{kind}_delay_{name}_ms"] = 1000 * value
+    row["cpu_ms_per_request"] = {name: 1000 * value / load.requests for name, value in sorted(cpu_s.items())}
+    return row
+
+
+def main() -> int:
+    args = _arguments()
+    message = request_message(args.text, args.audio * args.frames, args.audio_format)
+    with tempfile.TemporaryDirectory() as directory:
+        deploy = Path(directory) / "played.yaml"
+        deploy.write_text(yaml.safe_dump(deploy_config(args)))
+        env = {
+            "ENGINE_PYTHON": str(Path(__file__).parent / "host" / "engine_python"),
+            "PLAYED_PYTHON": sys.executable,
+        }
+        log = args.keep_log or Path(directory) / "server.log"
+        rows = []
+        with BenchServer("played", log, deploy, env, 60, args.serve) as server:
+            run_load(server.url, message, 4, 8, args.frames)
+            for concurrency in args.concurrency:
+                requests = args.rounds * concurrency
+                before, own = server.cpu_seconds(), os.times()
+                load = run_load(server.url, message, concurrency, requests, args.frames)
+                cpu = {name: value - before.get(name, 0.0) for name, value in server.cpu_seconds().items()}
+                cpu["client"] = sum(os.times()[:2]) - sum(own[:2])
+                expected = {"text": args.text * requests, "audio": args.audio * requests}
+                if load.pieces != expected:
+                    load.failures.append(f"pieces {load.pieces} where {expected} were emitted")
+                rows.append(figures(concurrency, load, cpu))
+                for failure in load.failures[:3]:
+                    print(f"failure: {failure}", file=sys.stderr)
+                print(json.dumps(rows[-1], indent=1), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+    return 1 if any(row["failures"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
