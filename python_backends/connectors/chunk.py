@@ -1,7 +1,8 @@
 """Chunk: the unit that travels between stages, and its wire format.
 
-A message is one msgpack header frame followed by raw tensor frames. The header is a list, one map a chunk, so that
-everything a step produced for one destination travels as one message.
+A message is one msgpack header frame followed by raw tensor frames. The header is a list with one entry a chunk, so
+that everything a step produced for one destination travels as one message. Tensors below SMALL_BYTES share the first
+tensor frame: a frame of its own costs more than copying a few bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from python_backends.config.errors import ProtocolError
 
 KINDS = ("text_ids", "hidden_rows", "codes", "text", "audio", "progress", "abort")
 DTYPES = ("int16", "int32", "int64", "uint8", "uint16", "float16", "float32")
+SMALL_BYTES = 4096
+_ALIGN = 8
+_KINDS = frozenset(KINDS)
+_NAMES = {np.dtype(name): name for name in DTYPES}
+_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Chunk:
-    """One piece of one stream.
+    """One piece of one stream. Not to be changed once made: it may be on its way to several threads.
 
     `source` is the stage that made it; `seq` counts from 0 without gaps for each (stream, source, destination).
     `finished` marks the last chunk of that sequence. `error` is `(code, message)` of an OmniError, or None.
@@ -37,32 +43,28 @@ class Chunk:
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def encode(chunks: Sequence[Chunk]) -> list[bytes | memoryview]:
+def encode(chunks: Sequence[Chunk]) -> list[bytes | bytearray | memoryview]:
     """Return the frames of one message. Raises ValueError for a kind or dtype that the format does not have."""
-    headers, frames = [], []
+    headers, small, large = [], bytearray(), []
     for chunk in chunks:
-        if chunk.kind not in KINDS:
+        if chunk.kind not in _KINDS:
             raise ValueError(f"unknown chunk kind {chunk.kind!r}")
         specs = []
         for name, array in chunk.tensors.items():
-            if array.dtype.name not in DTYPES:
+            dtype = _NAMES.get(array.dtype)
+            if dtype is None:
                 raise ValueError(f"tensor {name!r} has dtype {array.dtype}, which the data plane does not carry")
-            specs.append((name, array.dtype.name, array.shape))
-            # An empty array has no buffer that memoryview can flatten.
-            frames.append(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+            if array.nbytes < SMALL_BYTES:
+                specs.append((name, dtype, array.shape, 0, len(small)))
+                small += array.tobytes()
+                small += bytes(-len(small) % _ALIGN)
+            else:
+                large.append(memoryview(np.ascontiguousarray(array)).cast("B"))
+                specs.append((name, dtype, array.shape, len(large), 0))
         headers.append(
-            {
-                "id": chunk.stream_id,
-                "src": chunk.source,
-                "seq": chunk.seq,
-                "kind": chunk.kind,
-                "fin": chunk.finished,
-                "err": chunk.error,
-                "meta": chunk.meta,
-                "tensors": specs,
-            }
+            (chunk.stream_id, chunk.source, chunk.seq, chunk.kind, chunk.finished, chunk.error, chunk.meta, specs)
         )
-    return [msgpack.packb(headers), *frames]
+    return [msgpack.packb(headers), small, *large]
 
 
 def decode(frames: Sequence[bytes | memoryview]) -> list[Chunk]:
@@ -71,26 +73,22 @@ def decode(frames: Sequence[bytes | memoryview]) -> list[Chunk]:
     Raises ProtocolError for anything that `encode` does not make.
     """
     try:
-        headers = msgpack.unpackb(frames[0])
-        chunks, at = [], 1
-        for header in headers:
-            if header["kind"] not in KINDS:
-                raise ValueError(f"unknown kind {header['kind']!r}")
+        chunks, named = [], 0
+        tensor_frames = frames[1:]
+        for stream_id, source, seq, kind, finished, error, meta, specs in msgpack.unpackb(frames[0]):
+            if kind not in _KINDS:
+                raise ValueError(f"unknown kind {kind!r}")
             tensors = {}
-            for name, dtype, shape in header["tensors"]:
-                if dtype not in DTYPES:
-                    raise ValueError(f"unknown dtype {dtype!r}")
-                tensors[name] = np.frombuffer(frames[at], dtype=dtype).reshape(shape)
-                at += 1
-            error = tuple(header["err"]) if header["err"] is not None else None
+            for name, dtype, shape, frame, offset in specs:
+                tensors[name] = np.ndarray(shape, _BY_NAME[dtype], tensor_frames[frame], offset)
+                named += frame > 0
             chunks.append(
                 Chunk(
-                    header["id"], header["src"], header["seq"], header["kind"],
-                    header["fin"], error, header["meta"], tensors,
+                    stream_id, source, seq, kind, finished, tuple(error) if error is not None else None, meta, tensors
                 )
-            )  # fmt: skip
-        if at != len(frames):
-            raise ValueError(f"{len(frames)} frames where the header names {at}")
+            )
+        if len(tensor_frames) != 1 + named:
+            raise ValueError(f"{len(tensor_frames)} tensor frames where the header names {named}")
     except (ValueError, KeyError, IndexError, TypeError, msgpack.UnpackException) as error:
         raise ProtocolError(f"malformed message: {error}") from error
     return chunks

@@ -26,6 +26,8 @@ class ChunkReceiver:
         self._socket.setsockopt(zmq.RCVHWM, high_water_mark)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, timeout_ms: int) -> list[Chunk]:
@@ -33,9 +35,13 @@ class ChunkReceiver:
 
         Raises ProtocolError for a malformed message, which is dropped.
         """
-        if not self._socket.poll(timeout_ms):
+        if not self.waiting() and not self._poller.poll(timeout_ms):
             return []
         return decode([frame.buffer for frame in self._socket.recv_multipart(copy=False)])
+
+    def waiting(self) -> bool:
+        """Whether a message has arrived that `receive` would return at once."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     def close(self) -> None:
         self._socket.close()
@@ -44,19 +50,11 @@ class ChunkReceiver:
 class ChunkSender:
     """Sends chunks to any number of addresses, one PUSH socket each. Thread-safe.
 
-    `cancelled(stream_id)` tells whether a stream has ended meanwhile: a send that waits for room gives up once all its
-    streams have, so that a receiver that died never holds the builder.
+    A send that waits for room gives up after `timeout_s`.
     """
 
-    def __init__(
-        self,
-        context: zmq.Context,
-        cancelled: Callable[[str], bool] = lambda stream_id: False,
-        timeout_s: float = 30.0,
-        high_water_mark: int = HIGH_WATER_MARK,
-    ) -> None:
+    def __init__(self, context: zmq.Context, timeout_s: float = 30.0, high_water_mark: int = HIGH_WATER_MARK) -> None:
         self._context = context
-        self._cancelled = cancelled
         self._timeout_s = timeout_s
         self._high_water_mark = high_water_mark
         self._sockets: dict[str, zmq.Socket] = {}
@@ -79,10 +77,11 @@ class ChunkSender:
                 self._locks[address] = threading.Lock()
             return self._sockets[address], self._locks[address]
 
-    def send(self, address: str, chunks: Sequence[Chunk]) -> bool:
+    def send(self, address: str, chunks: Sequence[Chunk], given_up: Callable[[], bool] = lambda: False) -> bool:
         """Send `chunks` as one message; block while the receiver's queue is full.
 
-        Returns False when all their streams ended before there was room. Raises StageFailed after the timeout.
+        `given_up()` tells whether nobody wants them any more, so that a receiver that died does not hold the sender:
+        then the answer is False. Raises StageFailed after the timeout.
         """
         frames = encode(chunks)
         socket, lock = self._socket(address)
@@ -91,10 +90,12 @@ class ChunkSender:
             with lock:
                 if socket.closed:
                     raise StageFailed(f"the connection to {address} is closed")
-                if socket.poll(0, zmq.POLLOUT) or socket.poll(_POLL_MS, zmq.POLLOUT):
+                try:
                     socket.send_multipart(frames, zmq.NOBLOCK)
                     return True
-            if all(self._cancelled(chunk.stream_id) for chunk in chunks):
+                except zmq.Again:
+                    socket.poll(_POLL_MS, zmq.POLLOUT)
+            if given_up():
                 return False
             if time.monotonic() > deadline:
                 raise StageFailed(f"no room at {address} for {self._timeout_s:.0f} s")

@@ -87,8 +87,7 @@ def main() -> int:
 
     started = time.monotonic()
     context = zmq.Context()
-    streams: Streams
-    sender = ChunkSender(context, cancelled=lambda stream_id: not streams.is_open(stream_id))
+    sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
     stage = _build_stage(config, streams)
     receiver = ChunkReceiver(context, config.data)
@@ -115,6 +114,7 @@ def main() -> int:
     control.close()
     inbox.close()
     stage.close()
+    streams.close()
     sender.close()
     context.destroy(linger=500)
     return 1 if failed else 0

@@ -37,7 +37,7 @@ class Code2WavStage:
         meta = {"reason": finish.reason, "usage": finish.usage} if finish else None
         self._streams.post(stream_id, "audio", finished=finish is not None, meta=meta, tensors={"audio": samples})
         if finish is not None:
-            self._streams.drop(stream_id)
+            self._streams.finish(stream_id)
 
     def failed(self, stream_id: str, error: OmniError) -> None:
         self._streams.fail(stream_id, error)

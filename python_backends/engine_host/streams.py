@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass, field
 
@@ -11,15 +10,15 @@ import numpy as np
 from python_backends.config.errors import OmniError, ProtocolError, StageFailed
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.zmq_link import ChunkSender
+from python_backends.engine_host.outbox import Outbox
 
-log = logging.getLogger(__name__)
+STAGES = ("thinker", "talker", "code2wav")
 
 
 @dataclass
 class Route:
     """Destinations of one stream: `reply` is the BLS model's address, `sink` the next stage's (or None)."""
 
-    stream_id: str
     reply: str
     sink: str | None
     next_seq: dict[str, int] = field(default_factory=dict)
@@ -33,7 +32,7 @@ class Streams:
 
     def __init__(self, stage: str, sender: ChunkSender) -> None:
         self._stage = stage
-        self._sender = sender
+        self._outbox = Outbox(sender, lambda stream_id, error: self.fail(stream_id, StageFailed(f"{stage}: {error}")))
         self._routes: dict[str, Route] = {}
         self._checker = SequenceChecker()
         self._lock = threading.Lock()
@@ -44,7 +43,7 @@ class Streams:
         with self._lock:
             if stream_id in self._routes:
                 raise ProtocolError(f"stream {stream_id} is open already")
-            self._routes[stream_id] = Route(stream_id, reply, sink)
+            self._routes[stream_id] = Route(reply, sink)
 
     def is_open(self, stream_id: str) -> bool:
         return stream_id in self._routes
@@ -71,7 +70,10 @@ class Streams:
         meta: dict | None = None,
         tensors: dict[str, np.ndarray] | None = None,
     ) -> bool:
-        """Send one chunk to the BLS model, or to the next stage with `to_sink`. False when the stream has ended."""
+        """Queue one chunk for the BLS model, or for the next stage with `to_sink`. False when the stream has ended.
+
+        The tensors must not change afterwards. Blocks while the destination takes nothing and its queue is full.
+        """
         with self._lock:
             route = self._routes.get(stream_id)
             if route is None:
@@ -82,32 +84,37 @@ class Streams:
             seq = route.next_seq.get(address, 0)
             route.next_seq[address] = seq + 1
         chunk = Chunk(stream_id, self._stage, seq, kind, finished, None, meta or {}, tensors or {})
-        try:
-            return self._sender.send(address, [chunk])
-        except StageFailed as error:
-            log.error("stream %s: %s", stream_id, error)
-            self.fail(stream_id, StageFailed(f"{self._stage}: {error}"))
-            return False
+        self._outbox.put(address, chunk)
+        return True
+
+    def finish(self, stream_id: str) -> None:
+        """End a stream whose last chunks are posted: they still travel."""
+        self._forget(stream_id)
 
     def drop(self, stream_id: str) -> bool:
-        """End a stream without a word. False when it had ended already."""
-        with self._lock:
-            self._checker.forget(stream_id, ("thinker", "talker", "code2wav"))
-            return self._routes.pop(stream_id, None) is not None
+        """End a stream without a word; what is still queued is not sent. False when it had ended already."""
+        known = self._forget(stream_id) is not None
+        self._outbox.withdraw(stream_id)
+        return known
 
     def fail(self, stream_id: str, error: OmniError) -> bool:
         """End a stream and tell the BLS model why. False when it had ended already."""
-        with self._lock:
-            route = self._routes.get(stream_id)
-        if route is None or not self.drop(stream_id):
+        route = self._forget(stream_id)
+        if route is None:
             return False
         seq = route.next_seq.get(route.reply, 0)
         chunk = Chunk(stream_id, self._stage, seq, "abort", True, (error.code, str(error)))
-        try:
-            self._sender.send(route.reply, [chunk])
-        except StageFailed as unreachable:
-            log.error("stream %s failed (%s) and its client side is unreachable: %s", stream_id, error, unreachable)
+        self._outbox.put(route.reply, chunk)
         return True
+
+    def _forget(self, stream_id: str) -> Route | None:
+        with self._lock:
+            self._checker.forget(stream_id, STAGES)
+            return self._routes.pop(stream_id, None)
+
+    def close(self) -> None:
+        """Send what is queued and stop."""
+        self._outbox.close()
 
     def ids(self) -> list[str]:
         with self._lock:

@@ -50,7 +50,7 @@ class TalkerStage:
         if finish is not None:
             meta = {"reason": finish.reason, "usage": finish.usage}
             self._streams.post(stream_id, "progress", finished=True, meta=meta)
-            self._streams.drop(stream_id)
+            self._streams.finish(stream_id)
 
     def progress(self, stream_id: str, frames: int) -> None:
         """Per-frame progress stays here; the BLS model is told the totals at the end."""

@@ -57,7 +57,7 @@ class ThinkerStage:
                 meta |= {"reason": finish.reason, "usage": finish.usage}
             self._streams.post(stream_id, "text", finished=finished, meta=meta)
         if finished:
-            self._streams.drop(stream_id)
+            self._streams.finish(stream_id)
 
     def failed(self, stream_id: str, error: OmniError) -> None:
         self._streams.fail(stream_id, error)

@@ -80,7 +80,7 @@ def main() -> int:
         }
         log = args.keep_log or Path(directory) / "server.log"
         rows = []
-        with BenchServer("played", log, deploy, env, 60, args.serve) as server:
+        with BenchServer(directory, log, deploy, env, 60, args.serve) as server:
             run_load(server.url, message, 4, 8, args.frames)
             for concurrency in args.concurrency:
                 requests = args.rounds * concurrency

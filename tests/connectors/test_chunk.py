@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from python_backends.config.errors import ProtocolError
 from python_backends.connectors.chunk import DTYPES, KINDS, Chunk, SequenceChecker, decode, encode
 
-arrays = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), min_size=1, max_size=3)).map(
+arrays = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 16), min_size=1, max_size=3)).map(
     lambda spec: np.arange(np.prod(spec[1]), dtype=spec[0]).reshape(spec[1])
 )
 chunks = st.builds(
@@ -49,28 +49,15 @@ def test_a_transposed_tensor_keeps_its_values():
     "frames",
     [
         [b"\xc1"],
-        [msgpack.packb({"id": "a"})],
-        [msgpack.packb([{"id": "a"}])],
+        [msgpack.packb({"id": "a"}), b""],
+        [msgpack.packb([{"id": "a"}]), b""],
         [b""],
-        [msgpack.packb([]), b"stray"],
-        [
-            msgpack.packb(
-                [
-                    {"id": "a", "src": "t", "seq": 0, "kind": "codes", "fin": False, "err": None, "meta": {},
-                     "tensors": [["codes", "object", [1]]]}
-                ]
-            ),
-            b"12345678",
-        ],
-        [
-            msgpack.packb(
-                [
-                    {"id": "a", "src": "t", "seq": 0, "kind": "codes", "fin": False, "err": None, "meta": {},
-                     "tensors": [["codes", "int32", [4]]]}
-                ]
-            ),
-            b"123",
-        ],
+        [msgpack.packb([])],
+        [msgpack.packb([]), b"", b"stray"],
+        [msgpack.packb([["a", "t", 0, "noise", False, None, {}, []]]), b""],
+        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "object", [1], 0, 0]]]]), b"12345678"],
+        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "int32", [4], 0, 0]]]]), b"123"],
+        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "int32", [1], 1, 0]]]]), b"1234"],
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_a_protocol_error(frames):

@@ -52,10 +52,12 @@ def test_a_full_queue_blocks_the_sender_until_there_is_room(context, tmp_path):
 
 def test_a_dead_receiver_holds_nobody_whose_streams_have_ended(context, tmp_path):
     ended = threading.Event()
-    sender = ChunkSender(context, cancelled=lambda stream_id: ended.is_set(), timeout_s=30)
+    sender = ChunkSender(context, timeout_s=30)
     results = []
     thread = threading.Thread(
-        target=lambda: results.append(sender.send(f"ipc://{tmp_path}/nobody", [Chunk("a", "talker", 0, "codes")]))
+        target=lambda: results.append(
+            sender.send(f"ipc://{tmp_path}/nobody", [Chunk("a", "talker", 0, "codes")], ended.is_set)
+        )
     )
     thread.start()
     assert not results
