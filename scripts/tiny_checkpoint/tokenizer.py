@@ -145,6 +145,7 @@ def token_bytes() -> tuple[bytes, ...]:
     return tuple(by_id[index] for index in range(len(by_id)))
 
 
+@functools.cache
 def build_tokenizer() -> Qwen2Tokenizer:
     """Qwen's fast tokenizer with the published special tokens and the chat template."""
     vocab, merges = TikTokenConverter(vocab_file=str(bpe_file())).extract_vocab_merges_from_model(str(bpe_file()))

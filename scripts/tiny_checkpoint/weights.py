@@ -3,7 +3,7 @@
 Every matrix is drawn with variance 1 / fan-in, so that each layer adds to the residual stream about as much as the
 embedding brought in. Two heads are then shaped, because a plain random head would name arbitrary ids and never stop:
 
-* The Thinker's ``lm_head`` prefers ordinary English and Chinese words, has tokens that are only part of a character
+* The Thinker's ``lm_head`` prefers everyday English and Chinese words, has tokens that are only part of a character
   (followed by the token that completes it), and an end row long enough to win now and then.
 * The Talker's ``codec_head`` has an end row that grows likely once the text row has become ``tts_pad``.
 
@@ -11,7 +11,6 @@ Code2Wav's last convolution is scaled by a measured factor, so that the waveform
 """
 
 import math
-import re
 from typing import Any
 
 import torch
@@ -19,37 +18,32 @@ from torch import nn
 from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
 
 from .tokenizer import token_bytes
+from .words import CHINESE, ENGLISH
 
 RESIDUAL_GAIN = 0.7  # of projections that write to a residual stream
 ATTENTION_SHARPNESS = 1.6  # weight of the query and key norms
 ROUTER_GAIN = 2.0
-WORD_SCALE = 4.0  # standard deviation of the logits of ordinary words
+WORD_SCALE = 4.0  # standard deviation of the logits of everyday words
 OTHER_SCALE = 0.8  # ... of every other base token
-THINKER_END_SCALE = 7.8  # ... of the end of the answer
+THINKER_END_SCALE = 6.4  # ... of the end of the answer
 CODE_SCALE = 4.0  # ... of the codec ids
 CODEC_EMBEDDING_STD = 0.3
 TALKER_END_BIAS = 2.0  # ... of the end of speech: its part along the tts_pad row
 TALKER_END_SCALE = 3.0  # ... and its random part
 WAVEFORM_RMS = 0.12
 
-ENGLISH_WORDS = 6000
-CHINESE_WORDS = 3000
 # Characters of two tokens each, and one of three; no two of them share a token.
 SPLIT_CHARACTERS = "龘鬱麤籲黌鱻羴驫猋雥灪鸞讟钃韊鼺齾🧩🛰🪐"
 SPLIT_EMBEDDING_GAIN = 3.0  # lets the first part of a character decide what follows it
-SPLIT_FIRST_SCALE = 5.5
-SPLIT_SCALE = 4.5  # length of the rows of following parts
+NEWLINE_EMBEDDING_GAIN = 0.2
+SPLIT_FIRST_SCALE = 4.0
+SPLIT_SCALE = 3.5  # length of the rows of following parts
 
 
 def word_ids() -> list[int]:
-    """Ids of the commonest English words (with a leading space) and Chinese words."""
-    english, chinese = [], []
-    for index, token in enumerate(token_bytes()):
-        if re.fullmatch(rb" [a-z]{2,9}", token):
-            english.append(index)
-        elif len(token) % 3 == 0 and re.fullmatch("[\u4e00-\u9fff]+", token.decode("utf-8", errors="replace")):
-            chinese.append(index)
-    return english[:ENGLISH_WORDS] + chinese[:CHINESE_WORDS]
+    """Ids of the everyday words that are one token; English ones with the space before them."""
+    words = {f" {word}".encode() for word in ENGLISH.split()} | {word.encode() for word in CHINESE.split()}
+    return [index for index, token in enumerate(token_bytes()) if token in words]
 
 
 def split_characters() -> list[list[int]]:
@@ -113,6 +107,8 @@ def _randomise(model: nn.Module, generator: torch.Generator) -> None:
 def _shape_lm_head(thinker: nn.Module, end_id: int, generator: torch.Generator) -> None:
     head, embedding = thinker.lm_head.weight, thinker.model.embed_tokens.weight
     unit = head.shape[1] ** -0.5
+    # Every answer follows the same newline; made small, it leaves the first id to what attention read.
+    embedding[token_bytes().index(b"\n")] *= NEWLINE_EMBEDDING_GAIN
     scale = torch.full((head.shape[0],), OTHER_SCALE)
     scale[len(token_bytes()) :] = 0.0
     scale[word_ids()] = WORD_SCALE
