@@ -13,6 +13,8 @@ Chosen sizes and their reasons:
 
 from typing import Any
 
+import transformers
+
 THINKER_HIDDEN = 64
 TALKER_HIDDEN = 128
 HEAD_DIM = 32
@@ -199,6 +201,7 @@ def tiny_config() -> dict[str, Any]:
     return {
         "architectures": ["Qwen3OmniMoeForConditionalGeneration"],
         "model_type": "qwen3_omni_moe",
+        "transformers_version": transformers.__version__,
         "dtype": "float32",
         "enable_audio_output": True,
         "im_start_token_id": 151644,
