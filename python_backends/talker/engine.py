@@ -78,6 +78,7 @@ class TalkerEngine:
         with self._work:
             if self._closed:
                 raise StageFailed("the talker engine is closed")
+            self._forget_closed()
             if request.stream_id in self._streams:
                 raise InvalidRequest("stream_id", f"{request.stream_id} is open already")
             if len(self._streams) >= self._options.max_num_seqs + self._options.max_waiting:
@@ -155,6 +156,7 @@ class TalkerEngine:
 
         Returns whether anything was computed. An exception ends every stream and is raised again.
         """
+        self._runner.use_device()
         with self._work:
             acts, self._inbox = self._inbox, deque()
             self._woken = False

@@ -28,11 +28,20 @@ class SlotStart:
     ints: list[int]
 
 
+def indexed_device(name: str) -> torch.device:
+    """The device named; "cuda" alone means the current one."""
+    device = torch.device(name)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 class TalkerRunner:
     """Owns weights, slot buffers and graphs. One thread uses it; nothing here waits for the device."""
 
     def __init__(self, checkpoint: str | Path, options: TalkerOptions) -> None:
-        self.device = torch.device(options.device)
+        self.device = indexed_device(options.device)
+        self.use_device()
         dtype = getattr(torch, options.dtype)
         self.options = options
         self.shape: TalkerShape = read_shape(checkpoint)
@@ -46,6 +55,11 @@ class TalkerRunner:
             self._graphs: dict[int, CapturedStep] = {}
             if self.device.type == "cuda" and options.cuda_graphs:
                 self._capture()
+
+    def use_device(self) -> None:
+        """Make the device the calling thread's current one: kernels are launched on that."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
 
     def _capture(self) -> None:
         """Capture the largest bucket first, so that the smaller ones fit in its memory pool."""
@@ -96,14 +110,14 @@ class TalkerRunner:
             if graph is not None:
                 return graph.replay(control)[: len(rows)]
             longest = int(control[:, 2].max()) + 1 if self.device.type == "cpu" else self.buffers.context
-            return self.step(upload(control, self.device), longest, widest)[: len(rows)]
+            return self.step(upload(control.T, self.device), longest, widest)[: len(rows)]
 
 
 class CapturedStep:
     """The step of one bucket as a CUDA graph."""
 
     def __init__(self, runner: TalkerRunner, size: int, pool: tuple[int, int]) -> None:
-        self._control = upload(runner.idle_rows(size), runner.device)
+        self._control = upload(runner.idle_rows(size).T, runner.device)
         context = runner.buffers.context
         stream = torch.cuda.Stream(runner.device)
         stream.wait_stream(torch.cuda.current_stream(runner.device))
@@ -117,6 +131,6 @@ class CapturedStep:
             self._codes = runner.step(self._control, context)
 
     def replay(self, control: np.ndarray) -> torch.Tensor:
-        self._control.copy_(torch.from_numpy(control).pin_memory(), non_blocking=True)
+        self._control.copy_(torch.from_numpy(np.ascontiguousarray(control.T)).pin_memory(), non_blocking=True)
         self._graph.replay()
         return self._codes

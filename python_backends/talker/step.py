@@ -23,7 +23,7 @@ class TalkerStep:
     """Runs the step for any batch size; holds no state but the buffers it is given."""
 
     def __init__(self, shape: TalkerShape, weights: TalkerWeights, kernels: Kernels, buffers: SlotBuffers) -> None:
-        self._shape, self._weights, self._kernels, self._buffers = shape, weights, kernels, buffers
+        self._shape, self._weights, self.kernels, self._buffers = shape, weights, kernels, buffers
         device = weights.text_table.device
         positions = torch.arange(shape.groups + 1, dtype=torch.float32, device=device)
         self._predictor_rotary = rotary_of(positions, weights.predictor.inv_freq)
@@ -31,26 +31,27 @@ class TalkerStep:
     def __call__(self, control: torch.Tensor, longest: int, widest: int = 0) -> torch.Tensor:
         """Compute frame codes int32 [rows, groups] and store them in the slots.
 
-        `control` int64 [rows, 4], see CONTROL_COLUMNS: the row of cache that this step fills and the number of frames
-        drawn before it. `longest`: no row's context is longer, this step's row included. `widest`: no row has a larger top-k, 0 when unknown. A first code equal to the
-        end token means that the frame does not count.
+        `control` int64 [4, rows], see CONTROL_COLUMNS: the row of cache that this step fills and the number of frames
+        drawn before it. `longest`: no row's context is longer, this step's row included. `widest`: no row has a
+        larger top-k, 0 when unknown. A first code equal to the end token means that the frame does not count.
         """
-        slots, text, cache_row, frame = control.unbind(1)
-        buffers, kernels = self._buffers, self._kernels
+        slots, text, cache_row, frame = control.unbind(0)
+        buffers, kernels = self._buffers, self.kernels
         floats, ints = buffers.floats.index_select(0, slots), buffers.ints.index_select(0, slots)
         settings = RowSettings(floats, ints, frame, widest)
-        x = kernels.embed(text, buffers.codes.index_select(0, slots).long())
-        hidden = self._backbone(x, slots, cache_row, settings.float("position_delta"), longest)
+        x = kernels.embed(text, slots, buffers.codes)
+        hidden = self.backbone(x, slots, cache_row, settings.float("position_delta"), longest)
         logits = kernels.linear(hidden, self._weights.codec_head)
         first = kernels.draw_first(logits, settings, buffers.seen, slots)
-        codes = self._predict(hidden, first, settings)
+        codes = self.predict(hidden, first, settings)
         buffers.codes.index_copy_(0, slots, codes)
         return codes
 
-    def _backbone(
+    def backbone(
         self, x: torch.Tensor, slots: torch.Tensor, cache_row: torch.Tensor, delta: torch.Tensor, longest: int
     ) -> torch.Tensor:
-        decoder, buffers, kernels = self._weights.backbone, self._buffers, self._kernels
+        """Run the backbone over input rows [rows, hidden]; `delta` float32 [rows] turns cache rows into positions."""
+        decoder, buffers, kernels = self._weights.backbone, self._buffers, self.kernels
         eps = decoder.shape.eps
         rotary = rotary_of(cache_row + delta, decoder.inv_freq)
         for index, layer in enumerate(decoder.layers):
@@ -63,14 +64,14 @@ class TalkerStep:
             x = kernels.moe(x, layer.mlp, eps)
         return kernels.norm(x, decoder.norm, eps)
 
-    def _predict(
+    def predict(
         self, hidden: torch.Tensor, first: tuple[torch.Tensor, torch.Tensor], settings: RowSettings
     ) -> torch.Tensor:
         """Draw groups 1 to the last: positions 0 and 1 hold the backbone's hidden row and the first code."""
-        weights, kernels, decoder = self._weights, self._kernels, self._weights.predictor
+        weights, kernels, decoder = self._weights, self.kernels, self._weights.predictor
         shape, batch = decoder.shape, len(hidden)
         size = (shape.layers, 2, batch, self._shape.groups + 1, shape.kv_heads, shape.head_dim)
-        buffers = hidden.new_zeros(size)
+        buffers = hidden.new_empty(size)
         codes = [first[0]]
         rows = torch.cat([hidden, first[1]])
         for group in range(1, self._shape.groups):
@@ -83,7 +84,7 @@ class TalkerStep:
 
     def _predictor_layers(self, x: torch.Tensor, buffers: torch.Tensor, position: int) -> torch.Tensor:
         decoder: Decoder = self._weights.predictor
-        kernels, eps = self._kernels, decoder.shape.eps
+        kernels, eps = self.kernels, decoder.shape.eps
         for layer, (k_buffer, v_buffer) in zip(decoder.layers, buffers, strict=True):
             attention = layer.attention
             qkv = kernels.norm_linear(x, attention.norm, attention.qkv, eps)

@@ -24,8 +24,9 @@ class Kernels(Protocol):
 
     name: str
 
-    def embed(self, text: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        """Sum of the text rows `text` int64 [rows] and the codec rows `codes` int64 [rows, groups], -1 for none."""
+    def embed(self, text: torch.Tensor, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        """Sum of the text rows `text` int64 [rows] and the codec rows of `codes` int32 [slots, groups] at each row's
+        slot, -1 for none."""
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """RMSNorm."""

@@ -10,5 +10,13 @@ from python_backends.talker.weights import TalkerWeights
 
 
 def make_kernels(options: TalkerOptions, weights: TalkerWeights, shape: TalkerShape) -> Kernels:
-    """Triton on CUDA unless `options.kernels` says otherwise; plain torch elsewhere."""
-    return TorchKernels(weights, shape)
+    """Triton on CUDA unless `options.kernels` says otherwise; plain torch elsewhere.
+
+    Triton is imported only where it is used: the CPU needs none.
+    """
+    on_cuda = weights.text_table.device.type == "cuda"
+    if options.kernels == "torch" or (options.kernels == "auto" and not on_cuda):
+        return TorchKernels(weights, shape)
+    from python_backends.talker.kernels.triton_kernels import TritonKernels
+
+    return TritonKernels(weights, shape)

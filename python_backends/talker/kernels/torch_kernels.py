@@ -56,8 +56,8 @@ class TorchKernels:
         self._weights, self._eos = weights, shape.ids.codec_eos
         self._suppressed = suppressed_codes(shape, weights.text_table.device)
 
-    def embed(self, text: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        table = self._weights.codec_table
+    def embed(self, text: torch.Tensor, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        table, codes = self._weights.codec_table, codes.index_select(0, slots).long()
         index = torch.where(codes < 0, len(table) - 1, codes + self._weights.codec_offsets)
         codec = table[index]
         return codec.sum(dim=1) + self._weights.text_table[text]

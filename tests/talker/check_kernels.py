@@ -1,0 +1,173 @@
+"""Triton kernels against their plain-torch twins. `test_triton_kernels` runs this file under Triton's interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from python_backends.config.sampling import TalkerSampling
+from python_backends.talker.kernels.interface import Rotary
+from python_backends.talker.kernels.torch_kernels import TorchKernels
+from python_backends.talker.kernels.triton_kernels import KernelChoices, TritonKernels
+from python_backends.talker.kernels.triton_linear import Tile
+from python_backends.talker.kernels.triton_moe import MoeTiles
+from python_backends.talker.sampler import RowSettings
+from python_backends.talker.shapes import DecoderShape, TalkerShape, TokenIds
+from python_backends.talker.slots import sampling_columns
+from python_backends.talker.step import rotary_of
+from python_backends.talker.tensor_source import RandomSource
+from python_backends.talker.weights import TalkerWeights, load_weights
+
+EPS = 1e-6
+BLOCKS = (16, 16, 16)
+
+
+def small_shape() -> TalkerShape:
+    backbone = DecoderShape(
+        layers=1,
+        hidden=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        vocab=96,
+        intermediate=0,
+        rope_theta=1e6,
+        eps=EPS,
+        experts=6,
+        experts_per_row=2,
+        expert_intermediate=16,
+        shared_intermediate=24,
+        normalise_routing=True,
+        mrope_section=(4, 2, 2),
+    )
+    predictor = replace(backbone, experts=0, intermediate=48, vocab=80)
+    ids = TokenIds(*range(1, 12), *range(40, 46))
+    return TalkerShape(backbone, predictor, 4, 128, 32, 48, ids, {"ethan": 50}, 13, 2, 50)
+
+
+@dataclass(frozen=True)
+class Bench:
+    shape: TalkerShape
+    weights: TalkerWeights
+    torch: TorchKernels
+    triton: TritonKernels
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    shape, device = small_shape(), torch.device("cpu")
+    weights = load_weights(RandomSource(device, torch.float32), shape, device)
+    names = ("qkv", "out", "gate_up", "down", "head")
+    choices = KernelChoices(tiles={name: Tile(*BLOCKS) for name in names}, splits=2)
+    return Bench(shape, weights, TorchKernels(weights, shape), TritonKernels(weights, shape, choices))
+
+
+def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20])
+def test_products(bench, rows):
+    torch.manual_seed(rows)
+    layer, x = bench.weights.backbone.layers[0], torch.randn(rows, 64)
+    attention, mlp = layer.attention, bench.weights.predictor.layers[0].mlp
+    close(bench.triton.norm(x, attention.norm, EPS), bench.torch.norm(x, attention.norm, EPS))
+    close(bench.triton.linear(x, bench.weights.codec_head), bench.torch.linear(x, bench.weights.codec_head))
+    ours = bench.triton.norm_linear(x, attention.norm, attention.qkv, EPS)
+    close(ours, bench.torch.norm_linear(x, attention.norm, attention.qkv, EPS))
+    mixed = torch.randn(rows, 64)
+    expected = bench.torch.linear_residual(mixed, attention.out, x)
+    close(bench.triton.linear_residual(mixed, attention.out, x), expected)
+    close(bench.triton.mlp(x, mlp, EPS), bench.torch.mlp(x, mlp, EPS))
+
+
+def test_split_reduction_and_its_counters(bench):
+    split = TritonKernels(bench.weights, bench.shape, KernelChoices(tiles={"out": Tile(16, 16, 16, split=2)}))
+    weight, x = bench.weights.backbone.layers[0].attention.out, torch.randn(5, 64)
+    for _ in range(2):
+        residual = torch.randn(5, 64)
+        close(split.linear_residual(x, weight, residual), bench.torch.linear_residual(x, weight, residual))
+
+
+@pytest.mark.parametrize("per_entry", [True, False])
+@pytest.mark.parametrize("rows", [1, 19])
+def test_mixture_of_experts(bench, rows, per_entry):
+    torch.manual_seed(rows)
+    tiles = MoeTiles(per_entry, up_n=16, up_k=32, down_n=32, down_k=16)
+    kernels = TritonKernels(bench.weights, bench.shape, KernelChoices(moe=tiles))
+    moe, x = bench.weights.backbone.layers[0].mlp, torch.randn(rows, 64)
+    close(kernels.moe(x, moe, EPS), bench.torch.moe(x, moe, EPS))
+
+
+def test_embedding_with_absent_groups(bench):
+    codes = torch.tensor([[5, 6, 7, 8], [45, -1, -1, -1], [1, 2, 3, 4]], dtype=torch.int32)
+    text, slots = torch.tensor([3, 100]), torch.tensor([1, 0])
+    close(bench.triton.embed(text, slots, codes), bench.torch.embed(text, slots, codes))
+
+
+def test_decode_attention_and_cache(bench):
+    torch.manual_seed(0)
+    attention = bench.weights.backbone.layers[0].attention
+    slots, rows = torch.tensor([2, 0, 1]), torch.tensor([150, 0, 63])
+    rotary = rotary_of(rows.float() + 0.5, bench.weights.backbone.inv_freq)
+    qkv = torch.randn(3, 128)
+    caches = [torch.randn(4, 160, 2, 16) for _ in range(2)]
+    results = []
+    for kernels in (bench.triton, bench.torch):
+        k_cache, v_cache = (cache.clone() for cache in caches)
+        q = kernels.rotate_store(qkv, attention, rotary, slots, rows, k_cache, v_cache, EPS)
+        mixed = kernels.decode_attention(q, k_cache, v_cache, slots, rows + 1, 160)
+        results.append((q, k_cache, v_cache, mixed))
+    for ours, expected in zip(*results, strict=True):
+        close(ours, expected)
+
+
+@pytest.mark.parametrize(("first", "new"), [(0, 2), (2, 1), (3, 1)])
+def test_predictor_attention(bench, first, new):
+    torch.manual_seed(first)
+    attention = bench.weights.predictor.layers[0].attention
+    angles = rotary_of(torch.arange(5.0), bench.weights.predictor.inv_freq)
+    qkv, buffers = torch.randn(3 * new, 128), torch.randn(2, 3, 5, 2, 16)
+    results = []
+    for kernels in (bench.triton, bench.torch):
+        k_buffer, v_buffer = buffers.clone()
+        mixed = kernels.predictor_attention(
+            qkv, attention, Rotary(angles.cos, angles.sin), k_buffer, v_buffer, first, EPS
+        )
+        results.append((mixed, k_buffer, v_buffer))
+    for ours, expected in zip(*results, strict=True):
+        close(ours, expected)
+
+
+SAMPLINGS = [
+    TalkerSampling(temperature=0.0),
+    TalkerSampling(top_k=5, top_p=0.7, predictor_top_k=3),
+    TalkerSampling(top_k=0, top_p=0.9, temperature=2.0, predictor_top_p=0.5),
+    TalkerSampling(top_k=1, ignore_eos=True),
+    TalkerSampling(top_k=0, top_p=1.0, repetition_penalty=1.4, predictor_top_k=0, predictor_top_p=1.0),
+    TalkerSampling(top_k=4000, predictor_top_k=4000, predictor_temperature=0.3),
+]
+
+
+def settings(frame: int) -> RowSettings:
+    columns = [sampling_columns(s, (seed << 33) + seed + 1, 0.0) for seed, s in enumerate(SAMPLINGS)]
+    floats = torch.tensor([floats for floats, _ in columns])
+    ints = torch.tensor([ints for _, ints in columns])
+    return RowSettings(floats, ints, torch.full((len(columns),), frame))
+
+
+@pytest.mark.parametrize("frame", range(4))
+def test_draws(bench, frame):
+    torch.manual_seed(frame)
+    rows = settings(frame)
+    slots = torch.randperm(len(SAMPLINGS))
+    first, later = 3 * torch.randn(len(SAMPLINGS), 96), 3 * torch.randn(len(SAMPLINGS), 80)
+    seen = torch.rand(len(SAMPLINGS), 96) < 0.3
+    results = []
+    for kernels in (bench.triton, bench.torch):
+        mine = seen.clone()
+        results.append((*kernels.draw_first(first, rows, mine, slots), mine, *kernels.draw(later, rows, 2)))
+    for ours, expected in zip(*results, strict=True):
+        assert torch.equal(ours, expected)
