@@ -23,6 +23,8 @@ from .words import CHINESE, ENGLISH
 RESIDUAL_GAIN = 0.7  # of projections that write to a residual stream
 ATTENTION_SHARPNESS = 1.6  # weight of the query and key norms
 ROUTER_GAIN = 2.0
+# Activations of Code2Wav's decoder must stay near 1: SnakeBeta's sine turns the rounding of a large one into noise.
+DECODER_GAIN = 0.5
 WORD_SCALE = 4.0  # standard deviation of the logits of everyday words
 OTHER_SCALE = 0.8  # ... of every other base token
 THINKER_END_SCALE = 6.4  # ... of the end of the answer
@@ -101,6 +103,8 @@ def _randomise(model: nn.Module, generator: torch.Generator) -> None:
                 gain = RESIDUAL_GAIN
             elif owner.endswith(("down_proj", "fc2", "linear_fc2", "pwconv2")):
                 gain = 2 * RESIDUAL_GAIN  # its input passed an activation that halves it
+            elif "code2wav.decoder" in owner:
+                gain = DECODER_GAIN
             normal(parameter, gain * _fan_in(module, parameter) ** -0.5)
 
 
