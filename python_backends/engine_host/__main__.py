@@ -81,7 +81,7 @@ def main() -> int:
     import zmq
 
     from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
-    from python_backends.engine_host.control import ControlServer
+    from python_backends.engine_host.control import ControlServer, answer
     from python_backends.engine_host.stage import Inbox
     from python_backends.engine_host.streams import Streams
 
@@ -96,7 +96,11 @@ def main() -> int:
         context,
         config.control,
         config.calls,
-        {"open": stage.open, "status": lambda payload: stats()},
+        {
+            "open": stage.open,
+            "open_all": lambda payload: {"answers": [answer(stage.open, stream) for stream in payload["streams"]]},
+            "status": lambda payload: stats(),
+        },
         lambda: stats(),
     )
 

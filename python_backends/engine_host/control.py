@@ -16,6 +16,17 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.5
 
 
+def answer(handler: Callable[[dict], dict], payload: dict) -> dict:
+    """`{"ok": result}`, or `{"error": {"code", "message"}}` for what `handler` raised."""
+    try:
+        return {"ok": handler(payload)}
+    except OmniError as error:
+        return {"error": {"code": error.code, "message": str(error)}}
+    except Exception as error:
+        log.exception("a control call failed")
+        return {"error": {"code": "internal", "message": f"{type(error).__name__}: {error}"}}
+
+
 class ControlServer:
     """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub. One thread.
 
@@ -56,16 +67,9 @@ class ControlServer:
                 next_beat = time.monotonic() + HEARTBEAT_S
             if self._calls.poll(100):
                 peer, body = self._calls.recv_multipart()
-                self._calls.send_multipart([peer, msgpack.packb(self._answer(msgpack.unpackb(body)))])
-
-    def _answer(self, call: dict) -> dict:
-        try:
-            return {"id": call["id"], "ok": self._handlers[call["op"]](call["payload"])}
-        except OmniError as error:
-            return {"id": call["id"], "error": {"code": error.code, "message": str(error)}}
-        except Exception as error:
-            log.exception("control call %r failed", call.get("op"))
-            return {"id": call["id"], "error": {"code": "internal", "message": f"{type(error).__name__}: {error}"}}
+                call = msgpack.unpackb(body)
+                reply = {"id": call["id"]} | answer(self._handlers[call["op"]], call["payload"])
+                self._calls.send_multipart([peer, msgpack.packb(reply)])
 
     def close(self) -> None:
         self._stop.set()

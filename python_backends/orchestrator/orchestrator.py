@@ -15,25 +15,29 @@ from python_backends.config.errors import Cancelled, OmniError, ProtocolError, S
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
+from python_backends.orchestrator.opener import Opener
 from python_backends.orchestrator.request import parse_request
 from python_backends.orchestrator.stream import OpenStage, Responder, Stream
 
 log = logging.getLogger(__name__)
 STAGES = ("thinker", "talker", "code2wav")
-CANCEL_POLL_S = 0.1
+CANCEL_POLL_S = 0.25  # between two polls of one stream
+CANCEL_POLLS = 4  # in a row: each asks the server, which takes as long as a response
+GATHER = 512  # chunks that are merged at most before they are passed on
 
 
 class Orchestrator:
-    """Runs any number of client streams. `submit` is called by request threads; one thread receives chunks.
+    """Runs any number of client streams. `submit` is called by request threads; one thread opens, one receives chunks.
 
-    `open_stage(name, payload)` opens a stream on a stage and returns its reply with at least `data` (where its chunks
-    go) and `instance` (which process serves it); it raises OmniError.
+    `open_stage(name, payloads)` opens streams on a stage. It returns for each its reply, with at least `data` (where
+    its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
+    OmniError when the stage cannot be asked.
     """
 
     def __init__(
         self,
         address: str,
-        open_stage: Callable[[str, dict], dict],
+        open_stage: Callable[[str, list[dict]], list[dict | OmniError]],
         schedule: ChunkSchedule,
         adaptive_first_chunk: bool = False,
         sampling_defaults: dict[str, dict] | None = None,
@@ -50,6 +54,7 @@ class Orchestrator:
         self._dead_instances: set[str] = set()
         self._lock = threading.RLock()
         self._stop = threading.Event()
+        self._opener = Opener(self._open)
         self._thread = threading.Thread(target=self._run, name="orchestrator", daemon=True)
         self._thread.start()
 
@@ -62,73 +67,84 @@ class Orchestrator:
             responder.error(error)
             return
         stream = Stream(uuid.uuid4().hex, request, responder)
+        stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:
             self._streams[stream.stream_id] = stream
-        try:
-            self._open(stream)
-        except OmniError as error:
-            self._end(stream.stream_id, error)
-        except Exception as error:
-            log.exception("stream %s: opening failed", stream.stream_id)
-            self._end(stream.stream_id, OmniError(f"{type(error).__name__}: {error}"))
+        self._opener.put(stream)
 
-    def _open(self, stream: Stream) -> None:
+    def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
-        request, base = stream.request, {"stream_id": stream.stream_id, "reply": self._receiver.address}
-        sink = None
-        if request.wants_audio:
-            decoder = self._open_one(stream, "code2wav", base | {"sample_format": request.audio_format})
-            sink = decoder["data"]
-            payload = {
-                "sink": sink,
-                "speaker": request.speaker,
-                "sampling": asdict(request.talker),
-                "seed": request.seed,
-                "schedule": asdict(self._schedule_for(decoder)),
-            }
-            sink = self._open_one(stream, "talker", base | payload)["data"]
-        payload = {
-            "sink": sink,
-            "messages": request.messages,
-            "sampling": asdict(request.thinker),
-            "seed": request.seed,
-        }
-        self._open_one(stream, "thinker", base | payload)
-        stream.mark("opened")
+        for name in reversed(STAGES):
+            asked = [s for s in streams if name in s.expected and s.stream_id in self._streams]
+            if not asked:
+                continue
+            try:
+                replies = self._open_stage(name, [self._payload(name, stream) for stream in asked])
+            except OmniError as error:
+                replies = [error] * len(asked)
+            except Exception as error:
+                log.exception("opening %d streams on %s failed", len(asked), name)
+                replies = [OmniError(f"{type(error).__name__}: {error}")] * len(asked)
+            for stream, reply in zip(asked, replies, strict=True):
+                if isinstance(reply, OmniError):
+                    self._end(stream.stream_id, reply)
+                else:
+                    self._opened(stream, OpenStage(name, reply))
+        for stream in streams:
+            stream.mark("opened")
+
+    def _payload(self, name: str, stream: Stream) -> dict:
+        request = stream.request
+        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        if name == "code2wav":
+            return payload | {"sample_format": request.audio_format}
+        payload |= {"sink": stream.stages[-1].data if stream.stages else None, "seed": request.seed}
+        if name == "talker":
+            schedule = asdict(self._schedule_for(stream.stages[-1].reply))
+            return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
+        return payload | {"messages": request.messages, "sampling": asdict(request.thinker)}
 
     def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
         if not self._adaptive or self._schedule.steady == 0:
             return self._schedule
         return ChunkSchedule(decoder_reply["initial_frames"], self._schedule.steady, doubling=True)
 
-    def _open_one(self, stream: Stream, name: str, payload: dict) -> dict:
-        reply = self._open_stage(name, payload)
-        opened = OpenStage(name, reply["data"], reply["instance"])
+    def _opened(self, stream: Stream, opened: OpenStage) -> None:
         with self._lock:
             if stream.stream_id in self._streams:
                 stream.stages.append(opened)
-                if opened.instance not in self._dead_instances:
-                    return reply
-        # The stream ended while this stage was being opened, or the stage's process died right after.
+                if opened.instance in self._dead_instances:
+                    self._end(stream.stream_id, StageFailed(f"the {opened.name} engine died; try again"))
+                return
+        # The stream ended while this stage was being opened.
         self._abort_stages(stream.stream_id, [opened])
-        raise StageFailed(f"{name} died") if opened.instance in self._dead_instances else Cancelled("cancelled")
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        next_poll = 0.0
+        polls_left = False
         while not self._stop.is_set():
+            touched: dict[str, Stream] = {}
+            for chunk in self._gather(0 if polls_left else 50):
+                self._take(chunk, touched)
+            for stream in touched.values():
+                self._flush(stream)
+            polls_left = self._poll_cancelled()
+
+    def _gather(self, timeout_ms: int) -> list[Chunk]:
+        """Everything that has arrived, so that what arrived for one client leaves as one response."""
+        chunks: list[Chunk] = []
+        while not chunks or (len(chunks) < GATHER and self._receiver.waiting()):
             try:
-                chunks = self._receiver.receive(50)
+                more = self._receiver.receive(timeout_ms)
             except ProtocolError as error:
                 log.error("dropped a message: %s", error)
                 continue
-            for chunk in chunks:
-                self._take(chunk)
-            if time.monotonic() >= next_poll:
-                self._poll_cancelled()
-                next_poll = time.monotonic() + CANCEL_POLL_S
+            if not more:
+                break
+            chunks += more
+        return chunks
 
-    def _take(self, chunk: Chunk) -> None:
+    def _take(self, chunk: Chunk, touched: dict[str, Stream]) -> None:
         if "instance" in chunk.meta:
             self._instance_died(chunk.source, chunk.meta["instance"])
             return
@@ -143,19 +159,34 @@ class Orchestrator:
                 stream.take(chunk)
             except OmniError as error:
                 self._end(chunk.stream_id, error)
-                return
             except Exception as error:
                 log.exception("stream %s: chunk from %s", chunk.stream_id, chunk.source)
                 self._end(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
+            else:
+                touched[chunk.stream_id] = stream
+
+    def _flush(self, stream: Stream) -> None:
+        with self._lock:
+            if stream.stream_id not in self._streams:
                 return
             if stream.complete:
-                self._end(chunk.stream_id, None)
+                self._forget(stream.stream_id)
+            try:
+                stream.flush()
+            except Exception as error:
+                log.exception("stream %s: sending to the client", stream.stream_id)
+                self._end(stream.stream_id, OmniError(f"{type(error).__name__}: {error}"))
 
-    def _poll_cancelled(self) -> None:
+    def _poll_cancelled(self) -> bool:
+        """Ask for a few streams whether their clients are gone. True when more are due."""
+        now = time.monotonic()
         with self._lock:
-            gone = [s.stream_id for s in self._streams.values() if s.responder.cancelled()]
-        for stream_id in gone:
-            self._end(stream_id, Cancelled("the client cancelled the request"))
+            due = [s for s in self._streams.values() if s.next_cancel_poll <= now]
+        for stream in due[:CANCEL_POLLS]:
+            stream.next_cancel_poll = now + CANCEL_POLL_S
+            if stream.responder.cancelled():
+                self._end(stream.stream_id, Cancelled("the client cancelled the request"))
+        return len(due) > CANCEL_POLLS
 
     def _instance_died(self, stage: str, instance: str) -> None:
         with self._lock:
@@ -169,17 +200,19 @@ class Orchestrator:
             self._end(stream_id, StageFailed(f"the {stage} engine died; try again"))
 
     # ---- the end ----------------------------------------------------------------------------------------------------
-    def _end(self, stream_id: str, error: OmniError | None) -> None:
-        """End a stream exactly once; with an error, free it on every stage that has not finished it."""
+    def _forget(self, stream_id: str) -> Stream | None:
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self._checker.forget(stream_id, STAGES)
+        return stream
+
+    def _end(self, stream_id: str, error: OmniError) -> None:
+        """End a stream with an error, once, and free it on every stage that has not finished it."""
         with self._lock:
-            stream = self._streams.pop(stream_id, None)
+            stream = self._forget(stream_id)
             if stream is None:
                 return
-            self._checker.forget(stream_id, STAGES)
             open_stages = [o for o in stream.stages if o.name not in stream.finished]
-        if error is None:
-            stream.responder.finish(stream.summary())
-            return
         log.info("stream %s: %s: %s", stream_id, error.code, error)
         self._abort_stages(stream_id, open_stages)
         stream.responder.error(error)
@@ -202,6 +235,7 @@ class Orchestrator:
         for stream_id in list(self._streams):
             self._end(stream_id, StageFailed("the server is shutting down"))
         self._stop.set()
+        self._opener.close()
         self._thread.join(2)
         self._receiver.close()
         self._sender.close()

@@ -14,14 +14,10 @@ from python_backends.orchestrator.request import OmniRequest
 
 
 class Responder(Protocol):
-    """The way back to one client. `finish` or `error` is called once, last."""
+    """The way back to one client. A `send` with a summary, or `error`, is called once, last."""
 
-    def text(self, delta: str) -> None: ...
-
-    def audio(self, samples: np.ndarray) -> None:
-        """`samples` is 1-D float32 or int16 at 24 kHz."""
-
-    def finish(self, summary: dict) -> None: ...
+    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz."""
 
     def error(self, error: OmniError) -> None: ...
 
@@ -31,11 +27,20 @@ class Responder(Protocol):
 
 @dataclass(frozen=True)
 class OpenStage:
-    """A stage that holds resources for a stream: where to send its abort, and which process it is."""
+    """A stage that holds resources for a stream, and its reply to the call that opened it."""
 
     name: str
-    data: str
-    instance: str
+    reply: dict
+
+    @property
+    def data(self) -> str:
+        """Address of its chunks and aborts."""
+        return self.reply["data"]
+
+    @property
+    def instance(self) -> str:
+        """Which process serves the stream."""
+        return self.reply["instance"]
 
 
 @dataclass
@@ -49,7 +54,9 @@ class Stream:
     stages: list[OpenStage] = field(default_factory=list)
     finished: dict[str, dict] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
-    audio_samples: int = 0
+    next_cancel_poll: float = 0.0
+    _text: list[str] = field(default_factory=list)
+    _audio: list[np.ndarray] = field(default_factory=list)
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -64,23 +71,32 @@ class Stream:
         self.timings.setdefault(name, round((time.monotonic() - self.started) * 1000, 3))
 
     def take(self, chunk: Chunk) -> None:
-        """Pass a chunk on to the client. Raises ProtocolError for a kind that no stage sends here."""
+        """Note what a chunk brings; `flush` passes it on. Raises ProtocolError for a kind that no stage sends here."""
         if chunk.kind == "text":
             if chunk.meta["text"]:
                 self.mark("first_text")
                 if self.request.wants_text:
-                    self.responder.text(chunk.meta["text"])
+                    self._text.append(chunk.meta["text"])
         elif chunk.kind == "audio":
-            samples = chunk.tensors["audio"]
-            if samples.size:
+            if chunk.tensors["audio"].size:
                 self.mark("first_audio")
-                self.audio_samples += samples.size
-                self.responder.audio(samples)
+                self._audio.append(chunk.tensors["audio"])
         elif chunk.kind != "progress":
             raise ProtocolError(f"{chunk.source} sent a chunk of kind {chunk.kind}")
         if chunk.finished:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
+
+    def flush(self) -> None:
+        """Send what was taken since the last call as one response; the last one carries the summary."""
+        text, audio = "".join(self._text), self._audio
+        summary = self.summary() if self.complete else None
+        if text or audio or summary:
+            joined = None
+            if audio:
+                joined = audio[0] if len(audio) == 1 else np.concatenate(audio)
+            self._text, self._audio = [], []
+            self.responder.send(text, joined, summary)
 
     def summary(self) -> dict:
         """The JSON object of the last response. Times are milliseconds from the request's arrival."""

@@ -45,11 +45,18 @@ class OmniModel:
         remove_runtime_dir_if_empty(self._runtime_dir)
 
 
-def _open_stage(name: str, payload: dict) -> dict:
-    """One short BLS call. Raises the OmniError that the stage answered."""
+def _open_stage(name: str, payloads: list[dict]) -> list[dict | OmniError]:
+    """One short BLS call for several streams. Raises OmniError when the stage's model failed as a whole."""
     response = pb_utils.InferenceRequest(
-        model_name=name, requested_output_names=["reply"], inputs=[json_tensor("request", payload)]
+        model_name=name,
+        requested_output_names=["reply"],
+        inputs=[json_tensor("request", {"op": "open_all", "streams": payloads})],
     ).exec()
     if response.has_error():
         raise split_error(response.error().message())
-    return json.loads(pb_utils.get_output_tensor_by_name(response, "reply").as_numpy()[0])
+    reply = json.loads(pb_utils.get_output_tensor_by_name(response, "reply").as_numpy()[0])
+    facts = {"data": reply["data"], "instance": reply["instance"]}
+    return [
+        facts | answer["ok"] if "ok" in answer else OmniError(answer["error"]["message"], answer["error"]["code"])
+        for answer in reply["answers"]
+    ]

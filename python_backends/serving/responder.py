@@ -15,16 +15,18 @@ class TritonResponder:
     def __init__(self, request) -> None:
         self._sender = request.get_response_sender()
 
-    def text(self, delta: str) -> None:
-        self._sender.send(pb_utils.InferenceResponse([text_tensor("text", delta)]))
-
-    def audio(self, samples: np.ndarray) -> None:
-        name = "audio" if samples.dtype == np.float32 else "audio_int16"
-        self._sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(name, np.ascontiguousarray(samples))]))
-
-    def finish(self, summary: dict) -> None:
-        response = pb_utils.InferenceResponse([json_tensor("summary", summary)])
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+        tensors = []
+        if text:
+            tensors.append(text_tensor("text", text))
+        if audio is not None:
+            name = "audio" if audio.dtype == np.float32 else "audio_int16"
+            tensors.append(pb_utils.Tensor(name, np.ascontiguousarray(audio)))
+        if summary is None:
+            self._sender.send(pb_utils.InferenceResponse(tensors))
+            return
+        tensors.append(json_tensor("summary", summary))
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def error(self, error: OmniError) -> None:
         response = pb_utils.InferenceResponse(error=triton_error(error))

@@ -56,12 +56,15 @@ class StageModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        """`{"op": "status"}` asks for the engine's counts; any other payload opens a stream."""
+        """`{"op": "status"}` asks for the engine's counts, `{"op": "open_all", "streams": [...]}` opens streams.
+
+        Any other payload opens one stream.
+        """
         try:
             payload = json.loads(request_bytes(request, "request"))
             op = payload.pop("op", "open")
-            if op == "open":
-                self._reply_addresses.add(payload["reply"])
+            if op != "status":
+                self._reply_addresses.update(one["reply"] for one in payload.get("streams", [payload]))
             reply = self._supervisor.call(op, payload, OPEN_TIMEOUT_S)
             facts = {"data": self._supervisor.data_address, "instance": self._supervisor.instance_epoch}
             return pb_utils.InferenceResponse([json_tensor("reply", facts | reply)])

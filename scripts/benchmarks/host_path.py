@@ -39,15 +39,22 @@ def _arguments() -> argparse.Namespace:
 
 
 def deploy_config(args: argparse.Namespace) -> dict:
-    """The deploy configuration whose options are those of the played engines."""
+    """The deploy configuration of the played engines."""
     frames = args.audio * args.frames
+    steps = {0: args.seconds / args.text, 1: args.seconds / frames, 2: 0.0}
+    chunks = {"initial_codec_chunk_frames": args.frames, "codec_chunk_frames": args.frames}
     return {
-        "initial_codec_chunk_frames": args.frames,
-        "codec_chunk_frames": args.frames,
-        "stage_init_timeout_s": 60.0,
-        "thinker": {"options": {"step_ms": 1000 * args.seconds / args.text}},
-        "talker": {"options": {"step_ms": 1000 * args.seconds / frames}},
-        "code2wav": {"options": {}},
+        "connectors": {"data_plane": {"extra": chunks}},
+        "stages": [
+            {
+                "stage_id": stage_id,
+                "devices": "cpu",
+                "engine_options": {"step_ms": 1000 * step_s},
+                "input_connectors": {f"from_stage_{stage_id - 1}": "data_plane"} if stage_id else {},
+            }
+            for stage_id, step_s in steps.items()
+        ],
+        "warmup": False,
     }
 
 

@@ -19,7 +19,7 @@ from python_backends.orchestrator.orchestrator import Orchestrator
 
 
 def open_stage(url: str):
-    """An `open_stage` for an Orchestrator in the test process: it calls the stage's Triton model over gRPC."""
+    """Opens a stream from the test process: it calls the stage's Triton model over gRPC."""
     local = threading.local()
 
     def call(name: str, payload: dict) -> dict:
@@ -44,15 +44,14 @@ class CollectingResponder:
         self.result: dict | OmniError | None = None
         self._done = threading.Event()
 
-    def text(self, delta: str) -> None:
-        self.deltas.append(delta)
-
-    def audio(self, samples: np.ndarray) -> None:
-        self.chunks.append(samples.copy())
-
-    def finish(self, summary: dict) -> None:
-        self.result = summary
-        self._done.set()
+    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+        if text:
+            self.deltas.append(text)
+        if audio is not None:
+            self.chunks.append(audio.copy())
+        if summary is not None:
+            self.result = summary
+            self._done.set()
 
     def error(self, error: OmniError) -> None:
         self.result = error
@@ -74,7 +73,12 @@ class CollectingResponder:
 
 def orchestrator_with(url: str, directory, schedule: ChunkSchedule) -> Orchestrator:
     """A second orchestrator on the server's engines, with another chunk schedule."""
-    return Orchestrator(f"ipc://{directory}/{uuid.uuid4().hex}", open_stage(url), schedule)
+    call = open_stage(url)
+
+    def open_all(name: str, payloads: list[dict]) -> list[dict | OmniError]:
+        return [call(name, payload) for payload in payloads]
+
+    return Orchestrator(f"ipc://{directory}/{uuid.uuid4().hex}", open_all, schedule)
 
 
 def ids_and_codes(url: str, directory, request) -> tuple[list[int], np.ndarray]:

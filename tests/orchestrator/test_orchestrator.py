@@ -13,6 +13,7 @@ from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.orchestrator import Orchestrator
+from tests.server import wait_until
 
 
 @dataclass
@@ -23,16 +24,17 @@ class RecordingResponder:
     gone: bool = False
     done: threading.Event = field(default_factory=threading.Event)
     ends: int = 0
+    responses: int = 0
 
-    def text(self, delta):
-        self.deltas.append(delta)
-
-    def audio(self, samples):
-        self.chunks.append(samples.copy())
-
-    def finish(self, summary):
-        self.result, self.ends = summary, self.ends + 1
-        self.done.set()
+    def send(self, text, audio, summary=None):
+        self.responses += 1
+        if text:
+            self.deltas.append(text)
+        if audio is not None:
+            self.chunks.append(audio.copy())
+        if summary is not None:
+            self.result, self.ends = summary, self.ends + 1
+            self.done.set()
 
     def error(self, error):
         self.result, self.ends = error, self.ends + 1
@@ -55,13 +57,21 @@ class PlayedStages:
             name: ChunkReceiver(self.context, f"ipc://{directory}/{name}") for name in ("thinker", "talker", "code2wav")
         }
         self.sender = ChunkSender(self.context)
-        self.opened, self.refuse = [], {}
+        self.opened, self.calls, self.refuse = [], [], {}
+        self.may_open, self.broken = threading.Event(), set()
+        self.may_open.set()
 
-    def open(self, name, payload):
-        self.opened.append((name, payload))
-        if name in self.refuse:
-            raise self.refuse[name]
-        return {"data": self.inboxes[name].address, "instance": f"{name}@1", "initial_frames": 1}
+    def open(self, name, payloads):
+        self.may_open.wait(5)
+        self.calls.append((name, len(payloads)))
+        if name in self.broken:
+            raise OmniError("not running", "stage_failed")
+        self.opened += [(name, payload) for payload in payloads]
+        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1", "initial_frames": 1}
+        return [self.refuse.get(name, reply)] * len(payloads)
+
+    def wait_opened(self, calls):
+        wait_until(lambda: len(self.opened) >= calls, 5, f"{calls} streams are opened")
 
     def payload(self, name):
         return next(payload for opened, payload in self.opened if opened == name)
@@ -101,14 +111,18 @@ def orchestrator(stages, tmp_path):
     assert len(orchestrator) == 0
 
 
-def ask(orchestrator, **fields):
+def ask(orchestrator, stages=None, **fields):
+    """Submit a request; with `stages`, return once it is open on all it needs."""
     responder = RecordingResponder()
+    opened = len(stages.opened) if stages else 0
     orchestrator.submit(json.dumps({"messages": [{"role": "user", "content": "Hi"}]} | fields), responder)
+    if stages:
+        stages.wait_opened(opened + (1 if fields.get("modalities") == ["text"] else 3))
     return responder
 
 
 def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
-    responder = ask(orchestrator, seed=5)
+    responder = ask(orchestrator, stages, seed=5)
     assert [name for name, _ in stages.opened] == ["code2wav", "talker", "thinker"]
     assert stages.payload("talker")["sink"] == stages.inboxes["code2wav"].address
     assert stages.payload("thinker")["sink"] == stages.inboxes["talker"].address
@@ -119,7 +133,7 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
     stages.finish("talker", 0, "progress")
     stages.finish("code2wav", 1, "audio")
     summary = responder.wait()
-    assert responder.deltas == ["Hel", "lo"]
+    assert "".join(responder.deltas) == "Hello"
     assert np.concatenate(responder.chunks).tolist() == [1.0] * 8
     assert set(summary["stages"]) == {"thinker", "talker", "code2wav"} and summary["seed"] == 5
     assert {"opened", "first_text", "first_audio", "thinker_done", "code2wav_done", "total"} <= set(
@@ -129,7 +143,7 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
 
 
 def test_a_text_only_request_touches_no_other_stage(orchestrator, stages):
-    responder = ask(orchestrator, modalities=["text"])
+    responder = ask(orchestrator, stages, modalities=["text"])
     assert [name for name, _ in stages.opened] == ["thinker"]
     assert stages.payload("thinker")["sink"] is None
     stages.finish("thinker", 0, "text", text="Yes")
@@ -137,7 +151,7 @@ def test_a_text_only_request_touches_no_other_stage(orchestrator, stages):
 
 
 def test_an_audio_only_request_gets_no_text(orchestrator, stages):
-    responder = ask(orchestrator, modalities=["audio"])
+    responder = ask(orchestrator, stages, modalities=["audio"])
     stages.finish("thinker", 0, "text", text="Yes")
     stages.finish("talker", 0, "progress")
     stages.finish("code2wav", 0, "audio")
@@ -158,7 +172,7 @@ def test_a_refusal_frees_the_stages_opened_before(orchestrator, stages):
 
 @pytest.mark.parametrize("seq", [0, 2])
 def test_a_gap_or_repeat_ends_that_stream_alone(orchestrator, stages, seq):
-    responder = ask(orchestrator)
+    responder = ask(orchestrator, stages)
     stages.send("thinker", 0, "text", meta={"text": "a"})
     stages.send("thinker", seq, "text", meta={"text": "b"})
     assert responder.wait().code == "protocol"
@@ -166,7 +180,7 @@ def test_a_gap_or_repeat_ends_that_stream_alone(orchestrator, stages, seq):
 
 
 def test_an_error_of_a_stage_reaches_the_client_and_frees_the_others(orchestrator, stages):
-    responder = ask(orchestrator)
+    responder = ask(orchestrator, stages)
     stages.send("talker", 0, "abort", finished=True, error=("invalid_request", "no such row"))
     error = responder.wait()
     assert (error.code, str(error)) == ("invalid_request", "no such row")
@@ -174,15 +188,15 @@ def test_an_error_of_a_stage_reaches_the_client_and_frees_the_others(orchestrato
 
 
 def test_a_cancelled_request_is_freed_everywhere(orchestrator, stages):
-    responder = ask(orchestrator)
+    responder = ask(orchestrator, stages)
     responder.gone = True
     assert responder.wait().code == "cancelled"
     assert all(stages.aborted(name) for name in stages.inboxes)
 
 
 def test_the_death_of_an_engine_ends_its_streams_and_no_others(orchestrator, stages):
-    spoken = ask(orchestrator)
-    silent = ask(orchestrator, modalities=["text"])
+    spoken = ask(orchestrator, stages)
+    silent = ask(orchestrator, stages, modalities=["text"])
     reply = stages.payload("talker")["reply"]
     stages.sender.send(reply, [Chunk("*", "talker", 0, "abort", True, meta={"instance": "talker@1"})])
     assert spoken.wait().code == "stage_failed" and "talker" in str(spoken.result)
@@ -195,7 +209,7 @@ def test_the_death_of_an_engine_ends_its_streams_and_no_others(orchestrator, sta
 
 
 def test_a_stream_opened_on_a_process_that_just_died_fails_at_once(orchestrator, stages):
-    first = ask(orchestrator)
+    first = ask(orchestrator, stages)
     reply = stages.payload("talker")["reply"]
     stages.sender.send(reply, [Chunk("*", "talker", 0, "abort", True, meta={"instance": "talker@1"})])
     first.wait()
@@ -203,11 +217,11 @@ def test_a_stream_opened_on_a_process_that_just_died_fails_at_once(orchestrator,
 
 
 def test_a_late_chunk_of_an_ended_stream_is_ignored(orchestrator, stages):
-    responder = ask(orchestrator, modalities=["text"])
+    responder = ask(orchestrator, stages, modalities=["text"])
     stages.finish("thinker", 0, "text", text="Yes")
     responder.wait()
     stages.send("thinker", 1, "text", meta={"text": "more"})
-    other = ask(orchestrator, modalities=["text"])
+    other = ask(orchestrator, stages, modalities=["text"])
     payload = stages.opened[-1][1]
     meta = {"text": "", "reason": "stop", "usage": {}}
     stages.sender.send(payload["reply"], [Chunk(payload["stream_id"], "thinker", 0, "text", True, meta=meta)])
@@ -217,7 +231,46 @@ def test_a_late_chunk_of_an_ended_stream_is_ignored(orchestrator, stages):
 
 def test_close_ends_every_stream_with_an_error(stages, tmp_path):
     orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25), True)
-    responder = ask(orchestrator)
+    responder = ask(orchestrator, stages)
     assert stages.payload("talker")["schedule"] == {"initial": 1, "steady": 25, "doubling": True}
     orchestrator.close()
     assert responder.wait().code == "stage_failed"
+
+
+def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orchestrator, stages):
+    stages.may_open.clear()
+    first = ask(orchestrator, modalities=["text"])
+    burst = [ask(orchestrator) for _ in range(10)]
+    stages.may_open.set()
+    stages.wait_opened(1 + 3 * 10)
+    assert len(stages.calls) <= 6 and sum(count for _, count in stages.calls) == 31
+    for name, payload in list(stages.opened):
+        meta = {"text": "", "reason": "stop", "usage": {}}
+        tensors = {"audio": np.empty(0, np.float32)}
+        chunk = Chunk(
+            payload["stream_id"], name, 0, "audio" if name == "code2wav" else "text", True, None, meta, tensors
+        )
+        stages.sender.send(payload["reply"], [chunk])
+    assert len({responder.wait()["id"] for responder in [first, *burst]}) == 11
+
+
+def test_a_stage_that_cannot_be_asked_fails_the_streams_and_frees_the_others(orchestrator, stages):
+    stages.broken.add("thinker")
+    responder = ask(orchestrator)
+    assert responder.wait().code == "stage_failed"
+    assert stages.aborted("code2wav") and stages.aborted("talker")
+
+
+def test_what_arrives_together_leaves_as_one_response(orchestrator, stages):
+    responder = ask(orchestrator, stages)
+    name = {name: payload["stream_id"] for name, payload in stages.opened}["thinker"]
+    chunks = [Chunk(name, "thinker", seq, "text", meta={"text": str(seq)}) for seq in range(5)]
+    chunks += [Chunk(name, "code2wav", seq, "audio", tensors={"audio": np.ones(2, np.float32)}) for seq in range(3)]
+    end = {"reason": "stop", "usage": {}}
+    chunks += [Chunk(name, "talker", 0, "progress", True, meta=end)]
+    chunks += [Chunk(name, "thinker", 5, "text", True, meta=end | {"text": "."})]
+    chunks += [Chunk(name, "code2wav", 3, "audio", True, None, end, {"audio": np.empty(0, np.float32)})]
+    stages.sender.send(stages.payload("thinker")["reply"], chunks)
+    responder.wait()
+    assert responder.responses == 1 and responder.ends == 1
+    assert responder.deltas == ["01234."] and responder.chunks[0].size == 6

@@ -29,9 +29,7 @@ def stamp_text() -> str:
 class PlayedOptions:
     """`step_ms`: milliseconds between two steps of the played engine, each of which serves every open stream."""
 
-    model: str = ""
-    device: str = "cpu"
-    step_ms: float = 12.0
+    step_ms: float
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,30 @@ def _module(name: str, **members) -> None:
     sys.modules[name] = module
 
 
+def _options(step_ms: float, **rest) -> played.PlayedOptions:
+    """What a deployment sets for real engines has no meaning here."""
+    return played.PlayedOptions(step_ms)
+
+
 def main() -> int:
     """Put the generators where the stages import their engines from, and run the host."""
     _module(
         "python_backends.thinker.engine",
         ThinkerEngine=played.PlayedThinker,
-        ThinkerOptions=played.PlayedOptions,
+        ThinkerOptions=_options,
         ThinkerRequest=played.PlayedThinkerRequest,
     )
     _module(
         "python_backends.talker.engine",
         TalkerEngine=lambda checkpoint, options, sink: played.PlayedTalker(options, sink),
-        TalkerOptions=played.PlayedOptions,
+        TalkerOptions=_options,
         TalkerRequest=played.PlayedTalkerRequest,
         TextChunk=played.PlayedTextChunk,
     )
     _module(
         "python_backends.code2wav.engine",
         Code2WavEngine=lambda checkpoint, options, sink: played.PlayedCode2Wav(options, sink),
-        Code2WavOptions=played.PlayedOptions,
+        Code2WavOptions=_options,
         Code2WavRequest=played.PlayedCode2WavRequest,
     )
     from python_backends.engine_host.__main__ import main as host
