@@ -21,8 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Stream:
-    """One request from `add` to its end. `lock` is held during every sink call; `ended` allows no further one."""
+    """One request from `add` to its end. `lock` is held during every sink call; `ended` allows no further one.
 
+    `key`: unlike the stream's name never used again.
+    """
+
+    key: str
     request: ThinkerRequest
     detokenizer: Detokenizer
     prompt_ids: np.ndarray | None = None

@@ -9,6 +9,7 @@ overlaps the device's. Tensor and pipeline parallelism still start vLLM's own wo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
@@ -20,12 +21,16 @@ import numpy as np
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
 from python_backends.thinker.delivery import Delivery, Failure, Prompt, Step, Stream
 from python_backends.thinker.detokenizer import Detokenizer
+from python_backends.thinker.media.loader import MediaTensors, check_refs
+from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.messages import parse_messages
 from python_backends.thinker.options import ThinkerOptions
+from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
+from python_backends.thinker.rows import RowCollector
 from python_backends.thinker.vllm_core import VllmCore
 
-__all__ = ["ThinkerEngine", "ThinkerOptions", "ThinkerRequest", "ThinkerSink"]
+__all__ = ["MediaOptions", "MediaTensors", "ThinkerEngine", "ThinkerOptions", "ThinkerRequest", "ThinkerSink"]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,9 @@ class ThinkerEngine:
         self._streams: dict[str, Stream] = {}
         self._lock = threading.Lock()
         self._error: OmniError | None = None
+        self._numbers = itertools.count()
+        self._rows = RowCollector()
+        self._preparation: Preparation | None = None
         self._commands: queue.SimpleQueue = queue.SimpleQueue()
         started: Future[VllmCore] = Future()
         # One thread touches the device, from loading on: CUDA's current device belongs to a thread.
@@ -48,6 +56,10 @@ class ThinkerEngine:
         self._thread.start()
         self._core = started.result()
         self._delivery = Delivery(sink, self._core.stop_ids, self._forget)
+        if options.media is not None:
+            self._preparation = Preparation(
+                self._core, options.media, self._rows, self._delivery.post, self._commands.put
+            )
 
     @property
     def error(self) -> OmniError | None:
@@ -73,16 +85,29 @@ class ThinkerEngine:
         """
         if self._error is not None:
             raise self._error
-        conversation = parse_messages(request.messages, self._core.prompts.control_tokens)
+        core = self._core
+        if request.speak and not core.speaks:
+            raise InvalidRequest("modalities", "this checkpoint answers in text only")
+        conversation = parse_messages(request.messages, core.prompts.control_tokens)
+        params = core.sampling_params(request.sampling, request.seed)
+        text = core.prompts.text(conversation)
+        stream = Stream(f"{request.stream_id}/{next(self._numbers)}", request, Detokenizer(core.token_bytes))
         if conversation.media:
-            raise InvalidRequest(conversation.media[0].field, "this Thinker takes text only")
-        ids = self._core.prompts.ids(self._core.prompts.text(conversation))
-        self._check_length(len(ids))
-        params = self._core.sampling_params(request.sampling, request.seed)
-        stream = Stream(request, Detokenizer(self._core.token_bytes), np.asarray(ids, dtype=np.int32))
+            if self._preparation is None:
+                raise InvalidRequest(conversation.media[0].field, "this server takes text only")
+            self._preparation.check(conversation, request.media)
+            ids = core.prompts.ids(text)
+            core.check_length(len(ids))
+            self._register(stream)
+            self._preparation.submit(stream, conversation, ids, params)
+            return
+        check_refs([], request.media, MediaOptions())
+        ids = core.prompts.ids(text)
+        core.check_length(len(ids))
+        stream.prompt_ids = np.asarray(ids, dtype=np.int32)
         self._register(stream)
         self._delivery.post([Prompt(stream)])
-        self._commands.put((stream, self._core.text_input(ids), params))
+        self._commands.put((stream, core.text_input(ids), params))
 
     def abort(self, stream_id: str) -> None:
         """Free the stream. No sink call for it starts after this returns; one under way is waited for."""
@@ -92,26 +117,28 @@ class ThinkerEngine:
                 return
             # Inside the lock: a later stream of the same name must be added after this one is gone.
             self._commands.put((stream, None, None))
+        self._rows.forget(stream.key)
         with stream.lock:
             stream.ended = True
 
     def stats(self) -> dict[str, int]:
-        """`streams`: accepted and not ended. `running`: those of them inside vLLM."""
+        """`streams`: accepted and not ended. `running`: those of them inside vLLM. `preparing`: those whose media are
+        fetched and decoded. `awaiting_rows`: those whose hidden rows are not all there.
+        """
         with self._lock:
             streams = len(self._streams)
-        return {"streams": streams, "running": self._core.running}
+        preparing = len(self._preparation) if self._preparation is not None else 0
+        running, awaiting = self._core.running, len(self._rows)
+        return {"streams": streams, "running": running, "preparing": preparing, "awaiting_rows": awaiting}
 
     def close(self) -> None:
         """End vLLM and all threads; streams still open fail."""
         self._die(StageFailed("the Thinker was closed"))
+        if self._preparation is not None:
+            self._preparation.close()
         self._commands.put(None)
         self._thread.join()
         self._delivery.close()
-
-    def _check_length(self, length: int) -> None:
-        if length >= self._core.max_model_len:
-            limit = self._core.max_model_len
-            raise InvalidRequest("messages", f"make {length} tokens; the context of {limit} must hold an answer too")
 
     def _register(self, stream: Stream) -> None:
         with self._lock:
@@ -124,6 +151,9 @@ class ThinkerEngine:
     def _forget(self, stream: Stream) -> None:
         with self._lock:
             self._streams.pop(stream.stream_id, None)
+        self._rows.forget(stream.key)
+        # For a stream that failed on our side while vLLM works on it.
+        self._commands.put((stream, None, None))
 
     def _die(self, error: OmniError) -> None:
         with self._lock:
@@ -134,7 +164,7 @@ class ThinkerEngine:
 
     def _run(self, started: Future[VllmCore]) -> None:
         try:
-            core = VllmCore(self._options)
+            core = VllmCore(self._options, self._rows.receive)
         except BaseException as error:
             started.set_exception(error)
             return

@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from python_backends.thinker.media.options import MediaOptions, media_options
+from python_backends.thinker.messages import MEDIA_KINDS
+
 CPU_MAX_MODEL_LEN = 4096
 CPU_KV_CACHE_BYTES = 1 << 30
 
@@ -18,6 +21,9 @@ class ThinkerOptions:
     - `device`: "cpu" or "cuda"; it must be what the installed vLLM is built for.
     - `dtype`: as vLLM names it; "auto" is the checkpoint's.
     - `max_num_seqs`: streams in one batch. `max_streams`: streams accepted and not yet ended; one more is Overloaded.
+    - `media`: sources and limits of audio, images and video, a MediaOptions or a mapping of its fields; None takes text
+      only, which starts faster.
+    - `async_output`: hidden rows are copied from the device behind the step loop where that is possible.
     - `engine_args`: fields of vLLM's EngineArgs, passed through unchanged; they win over everything above and over the
       defaults of `vllm_engine_args`.
 
@@ -29,6 +35,8 @@ class ThinkerOptions:
     dtype: str = "auto"
     max_num_seqs: int = 64
     max_streams: int = 256
+    media: MediaOptions | dict[str, Any] | None = field(default_factory=MediaOptions)
+    async_output: bool = True
     engine_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,6 +48,10 @@ class ThinkerOptions:
                 raise ValueError(f"{name}: must be a positive integer, got {value!r}")
         if not isinstance(self.engine_args, dict):
             raise ValueError(f"engine_args: must be a mapping, got {type(self.engine_args).__name__}")
+        if isinstance(self.media, dict):
+            object.__setattr__(self, "media", media_options(self.media))
+        elif self.media is not None and not isinstance(self.media, MediaOptions):
+            raise ValueError(f"media: must be a mapping or null, got {self.media!r}")
 
 
 def prepare_process(options: ThinkerOptions) -> None:
@@ -64,14 +76,35 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
         "model": options.model,
         "dtype": options.dtype,
         "max_num_seqs": options.max_num_seqs,
-        "limit_mm_per_prompt": {"audio": 0, "image": 0, "video": 0},
+        # All zero selects vLLM's text-only mode.
+        "limit_mm_per_prompt": {kind: options.media.limit(kind) if options.media else 0 for kind in MEDIA_KINDS},
     }
     if options.device == "cpu":
         args |= _cpu_defaults(config)
     args |= options.engine_args
     if options.device == "cuda":
         args["compilation_config"] = _with_rotary_op(args.get("compilation_config"))
+    # An item that the front's cache holds comes back from it as a name, without the grids that the Talker needs.
+    if args.setdefault("mm_processor_cache_gb", 0):
+        raise ValueError("engine_args.mm_processor_cache_gb: must be 0")
+    if captures(options, config):
+        name = {"cpu": "cpu_worker.CaptureCpuWorker", "cuda": "gpu_worker.CaptureGpuWorker"}[options.device]
+        capture = {"layer": accept_hidden_layer(config), "async_output": options.async_output}
+        args["worker_cls"] = f"python_backends.thinker.capture.{name}"
+        args["additional_config"] = {**(args.get("additional_config") or {}), "hidden_rows": capture}
     return args
+
+
+def captures(options: ThinkerOptions, config: dict[str, Any]) -> bool:
+    """Whether hidden rows are ever wanted: media come in and a Talker follows."""
+    return options.media is not None and accept_hidden_layer(config) is not None
+
+
+def accept_hidden_layer(config: dict[str, Any]) -> int | None:
+    """The Thinker's layer whose input the Talker hears media through; None for a checkpoint without a Talker."""
+    if not config.get("enable_audio_output", True):
+        return None
+    return config.get("talker_config", {}).get("accept_hidden_layer")
 
 
 def engine_arg_names(engine_args_class: type) -> set[str]:
@@ -85,6 +118,8 @@ def _cpu_defaults(config: dict[str, Any]) -> dict[str, Any]:
         "enforce_eager": True,
         "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
         "max_model_len": min(text.get("max_position_embeddings", CPU_MAX_MODEL_LEN), CPU_MAX_MODEL_LEN),
+        # Profiling the encoders runs the largest image and video that the limits allow: minutes on a CPU.
+        "skip_mm_profiling": True,
     }
 
 

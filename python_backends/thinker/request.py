@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from python_backends.config.errors import OmniError
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.config.stage import Finish
+from python_backends.thinker.media.loader import MediaTensors
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class ThinkerRequest:
     """One answer to give.
 
     `messages`: OpenAI style, see `parse_messages`. `seed`: of the sampling noise, 0 to 2**63-1; None draws one.
-    `speak`: a Talker follows, so hidden rows of media are captured.
+    `speak`: a Talker follows, so hidden rows of media are captured. `media`: raw tensors that the messages name.
     """
 
     stream_id: str
@@ -26,6 +27,7 @@ class ThinkerRequest:
     sampling: ThinkerSampling
     seed: int | None = None
     speak: bool = True
+    media: MediaTensors = field(default_factory=MediaTensors)
 
 
 class ThinkerSink(Protocol):

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from python_backends.config.errors import InvalidRequest
 from python_backends.config.sampling import ThinkerSampling
+from python_backends.thinker.capture.plan import CAPTURE_ARG
+from python_backends.thinker.capture.transport import RowReceiver
 from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import TokenBytes
-from python_backends.thinker.options import ThinkerOptions, engine_arg_names, prepare_process, vllm_engine_args
+from python_backends.thinker.media.loader import LoadedMedia
+from python_backends.thinker.multimodal import MediaPrompt, build
+from python_backends.thinker.options import (
+    ThinkerOptions,
+    accept_hidden_layer,
+    captures,
+    engine_arg_names,
+    prepare_process,
+    vllm_engine_args,
+)
 from python_backends.thinker.prompt import PromptBuilder
 
 log = logging.getLogger(__name__)
 
 
 class VllmCore:
-    """All methods but `text_input` and `sampling_params` belong to the thread that built it."""
+    """`add`, `abort`, `step` and `close` belong to the thread that built it; the others to any."""
 
-    def __init__(self, options: ThinkerOptions) -> None:
+    def __init__(self, options: ThinkerOptions, receive_rows: Callable[[str, np.ndarray, np.ndarray], None]) -> None:
         started = time.monotonic()
         prepare_process(options)
         from python_backends.thinker.torchvision_ops import declare_missing_ops
@@ -32,7 +48,10 @@ class VllmCore:
 
         if (options.device == "cuda") != current_platform.is_cuda():
             raise ValueError(f"device: {options.device}, but this vLLM runs on {current_platform.device_type}")
-        args = vllm_engine_args(options, engine_arg_names(EngineArgs), _config(options.model))
+        config = _config(options.model)
+        self.speaks = accept_hidden_layer(config) is not None
+        args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
+        self._receiver = RowReceiver(receive_rows) if captures(options, config) else None
         self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
         self._delta = RequestOutputKind.DELTA
@@ -42,6 +61,11 @@ class VllmCore:
         self.prompts = PromptBuilder(tokenizer, options.model)
         self.token_bytes = TokenBytes(tokenizer)
         self.stop_ids = _stop_ids(model_config.try_get_generation_config(), tokenizer.eos_token_id)
+        thinker = model_config.hf_config.thinker_config
+        self._media_ids = (thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id)
+        self.positions_per_second: int = thinker.position_id_per_seconds
+        # The processor is used by one request at a time.
+        self._processor_lock = threading.Lock()
         self.streams: dict[str, Stream] = {}
         log.info("vLLM is ready after %.1f s", time.monotonic() - started)
 
@@ -49,8 +73,19 @@ class VllmCore:
     def running(self) -> int:
         return self._engine.get_num_unfinished_requests()
 
+    def check_length(self, length: int) -> None:
+        """Raises InvalidRequest for a prompt that leaves no room for an answer."""
+        if length >= self.max_model_len:
+            limit = self.max_model_len
+            raise InvalidRequest("messages", f"make {length} tokens; the context of {limit} must hold an answer too")
+
     def text_input(self, ids: list[int]) -> Any:
         return self._engine.renderer.render_cmpl([{"prompt_token_ids": ids}])[0]
+
+    def media_prompt(self, ids: list[int], media: LoadedMedia, key: str) -> MediaPrompt:
+        """See `multimodal.build`."""
+        with self._processor_lock:
+            return build(self._engine.renderer, ids, media, self._media_ids, key)
 
     def sampling_params(self, sampling: ThinkerSampling, seed: int | None) -> Any:
         return self._sampling_params(
@@ -66,6 +101,15 @@ class VllmCore:
             detokenize=False,
             output_kind=self._delta,
         )
+
+    def capture(self, params: Any, key: str) -> None:
+        """Ask the workers for the hidden rows of a request's media.
+
+        They exist only where the model runs: a prompt read from the prefix cache has none, so it is computed again.
+        Its blocks still go into the cache, and text-only requests read it.
+        """
+        params.extra_args = {CAPTURE_ARG: key}
+        params.skip_reading_prefix_cache = True
 
     def add(self, stream: Stream, engine_input: Any, params: Any) -> None:
         """Raises ValueError for what vLLM will not take."""
@@ -87,6 +131,8 @@ class VllmCore:
     def close(self) -> None:
         self._engine.renderer.shutdown()
         self._engine.engine_core.shutdown()
+        if self._receiver is not None:
+            self._receiver.close()
 
 
 def _config(model: str) -> dict[str, Any]:

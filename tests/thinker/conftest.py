@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from python_backends.config.sampling import ThinkerSampling
-from python_backends.thinker.engine import ThinkerEngine, ThinkerOptions, ThinkerRequest
+from python_backends.thinker.engine import MediaTensors, ThinkerEngine, ThinkerOptions, ThinkerRequest
 from python_backends.thinker.torchvision_ops import declare_missing_ops
 from tests.thinker.recorder import Answer, Recorder
 
 declare_missing_ops()
 _numbers = itertools.count()
+NO_MEDIA = MediaTensors()
 
 
 class Server:
@@ -23,10 +24,10 @@ class Server:
         self.sink = Recorder()
         self.engine = ThinkerEngine(options, self.sink)
 
-    def start(self, messages, *, seed=None, speak=True, **sampling) -> str:
+    def start(self, messages, *, seed=None, speak=True, media=NO_MEDIA, **sampling) -> str:
         stream_id = f"s{next(_numbers)}"
         messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        self.engine.add(ThinkerRequest(stream_id, messages, ThinkerSampling(**sampling), seed, speak))
+        self.engine.add(ThinkerRequest(stream_id, messages, ThinkerSampling(**sampling), seed, speak, media))
         return stream_id
 
     def answer(self, messages, **options) -> Answer:
@@ -34,8 +35,16 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(tiny_checkpoint: Path):
+def media_server(tiny_checkpoint: Path):
     server = Server(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32"))
+    yield server
+    server.engine.close()
+    assert server.sink.violations == []
+
+
+@pytest.fixture(scope="session")
+def server(tiny_checkpoint: Path):
+    server = Server(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32", media=None))
     yield server
     server.engine.close()
     assert server.sink.violations == []

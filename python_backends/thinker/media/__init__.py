@@ -1,0 +1,1 @@
+"""Audio, images and video of a request: fetched, checked against limits, decoded."""

@@ -1,0 +1,103 @@
+"""All media of a request, decoded in the order of its prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.thinker.media.audio import decode_audio, samples_from_tensor
+from python_backends.thinker.media.image import decode_image, image_from_tensor
+from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.media.sampling import Sampling
+from python_backends.thinker.media.sources import read_source
+from python_backends.thinker.media.video import Video, decode_video, video_from_tensor
+from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
+
+
+@dataclass(frozen=True)
+class MediaTensors:
+    """Raw media beside the messages, which name them by number: `{"type": "image", "tensor": 0}`.
+
+    `audio`: (float [n] mono samples, rate). `image`: uint8 [height, width, 3]. `video`: uint8 [t, height, width, 3].
+    """
+
+    audio: tuple[tuple[np.ndarray, int], ...] = ()
+    image: tuple[np.ndarray, ...] = ()
+    video: tuple[np.ndarray, ...] = ()
+
+
+@dataclass
+class LoadedMedia:
+    """`audios`: float32 [n] at 16 kHz, with sound tracks of videos; `images`: RGB."""
+
+    audios: list[np.ndarray] = field(default_factory=list)
+    images: list[Image.Image] = field(default_factory=list)
+    videos: list[Video] = field(default_factory=list)
+    use_audio_in_video: bool = False
+
+
+def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions) -> None:
+    """Counts, tensor numbers and combinations, before anything is read. Raises InvalidRequest."""
+    counts = dict.fromkeys(MEDIA_KINDS, 0)
+    used: dict[str, set[int]] = {kind: set() for kind in MEDIA_KINDS}
+    for ref in refs:
+        for kind in (ref.kind, "audio") if ref.use_audio else (ref.kind,):
+            counts[kind] += 1
+            if counts[kind] > options.limit(kind):
+                limit = options.limit(kind)
+                raise InvalidRequest(ref.field, f"is {kind} number {counts[kind]}; this server takes {limit} a request")
+        if ref.tensor is not None:
+            given = len(getattr(tensors, ref.kind))
+            if ref.tensor >= given:
+                raise InvalidRequest(ref.field, f"there is no {ref.kind} tensor {ref.tensor}, {given} were sent")
+            if ref.use_audio:
+                raise InvalidRequest(ref.field, "raw frames have no sound track: use_audio_in_video must be false")
+            used[ref.kind].add(ref.tensor)
+    for kind in MEDIA_KINDS:
+        for number in set(range(len(getattr(tensors, kind)))) - used[kind]:
+            raise InvalidRequest(f"media.{kind}[{number}]", "is named by no message")
+    with_sound = [ref for ref in refs if ref.use_audio]
+    if with_sound:
+        for ref in refs:
+            if ref.kind == "audio" or (ref.kind == "video" and not ref.use_audio):
+                reason = "cannot stand beside a video with use_audio_in_video; only videos with it and images can"
+                raise InvalidRequest(ref.field, reason)
+
+
+def load(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions, positions_per_second: int) -> LoadedMedia:
+    """Read and decode. Raises InvalidRequest that names the field of the item at fault."""
+    media = LoadedMedia(use_audio_in_video=any(ref.use_audio for ref in refs))
+    for ref in refs:
+        if ref.kind == "audio":
+            media.audios.append(_audio(ref, tensors, options))
+        elif ref.kind == "image":
+            media.images.append(_image(ref, tensors, options))
+        else:
+            sampling = Sampling(ref.fps, ref.num_frames, ref.use_audio, positions_per_second)
+            video = _video(ref, tensors, sampling, options)
+            media.videos.append(video)
+            if video.sound is not None:
+                media.audios.append(video.sound)
+    return media
+
+
+def _audio(ref: MediaRef, tensors: MediaTensors, options: MediaOptions) -> np.ndarray:
+    if ref.tensor is not None:
+        samples, rate = tensors.audio[ref.tensor]
+        return samples_from_tensor(samples, rate, ref.field, options)
+    return decode_audio(read_source(ref.source, ref.field, options), ref.field, options)
+
+
+def _image(ref: MediaRef, tensors: MediaTensors, options: MediaOptions) -> Image.Image:
+    if ref.tensor is not None:
+        return image_from_tensor(tensors.image[ref.tensor], ref.field, options)
+    return decode_image(read_source(ref.source, ref.field, options), ref.field, options)
+
+
+def _video(ref: MediaRef, tensors: MediaTensors, sampling: Sampling, options: MediaOptions) -> Video:
+    if ref.tensor is not None:
+        return video_from_tensor(tensors.video[ref.tensor], ref.field, sampling, options)
+    return decode_video(read_source(ref.source, ref.field, options), ref.field, sampling, options)

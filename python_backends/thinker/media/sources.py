@@ -1,0 +1,79 @@
+"""The bytes behind a media reference: inline base64, an allowed local file or an allowed web address."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.media.web import fetch
+
+
+def read_source(source: str, field: str, options: MediaOptions) -> bytes:
+    """Read what `source` names. Raises InvalidRequest on `field` for what is not allowed, missing or too large."""
+    try:
+        scheme = urlsplit(source[:2048]).scheme.lower()
+    except ValueError as error:
+        raise InvalidRequest(field, f"is not a URL: {error}") from None
+    if scheme == "data":
+        data = _inline(source, field, options.max_bytes)
+    elif scheme in ("http", "https"):
+        data = fetch(source, field, options)
+    elif scheme == "file":
+        data = _local(source, field, options)
+    else:
+        raise InvalidRequest(field, "must be a data:, http:, https: or file: URL")
+    if not data:
+        raise InvalidRequest(field, "is empty")
+    return data
+
+
+def _inline(source: str, field: str, max_bytes: int) -> bytes:
+    head, comma, body = source.partition(",")
+    if not comma:
+        raise InvalidRequest(field, "is not a data URL: it has no comma")
+    if not head.lower().endswith(";base64"):
+        # Percent-encoding only shrinks when it is undone.
+        if len(body) > 3 * max_bytes:
+            raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
+        return _limited(unquote_to_bytes(body), field, max_bytes)
+    if len(body) > 4 * (max_bytes + 3) // 3:
+        raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
+    try:
+        return _limited(base64.b64decode(body, validate=True), field, max_bytes)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(field, f"is not base64: {error}") from None
+
+
+def _local(source: str, field: str, options: MediaOptions) -> bytes:
+    if options.allowed_local_media_path is None:
+        raise InvalidRequest(field, "local files are not allowed on this server")
+    parts = urlsplit(source)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise InvalidRequest(field, "a file URL has a path and nothing else")
+    path = os.fsdecode(unquote_to_bytes(parts.path))
+    if "\0" in path or ".." in path.split("/"):
+        raise InvalidRequest(field, "the path may not contain '..'")
+    root = os.path.realpath(options.allowed_local_media_path)
+    try:
+        # Not blocking: a named pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        # One answer for all: whether a path outside the directory exists is nobody's business.
+        raise InvalidRequest(field, "cannot be read") from None
+    with os.fdopen(descriptor, "rb") as file:
+        # Of the open file, not of the path: a link cannot be exchanged between the check and the read.
+        real = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        if os.path.commonpath([root, real]) != root or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidRequest(field, "cannot be read")
+        return _limited(file.read(options.max_bytes + 1), field, options.max_bytes)
+
+
+def _limited(data: bytes, field: str, max_bytes: int) -> bytes:
+    if len(data) > max_bytes:
+        raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
+    return data

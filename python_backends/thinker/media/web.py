@@ -1,0 +1,109 @@
+"""GET from allowed hosts only. The address that was checked is the address connected to."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from python_backends.config.errors import InvalidRequest
+from python_backends.thinker.media.options import MediaOptions
+
+MAX_REDIRECTS = 3
+_REDIRECTS = (301, 302, 303, 307, 308)
+_BLOCK = 1 << 16
+
+
+def fetch(url: str, field: str, options: MediaOptions) -> bytes:
+    """Body of `url`. Raises InvalidRequest on `field`: host or address not allowed, too large, too slow, not found."""
+    deadline = time.monotonic() + options.fetch_seconds
+    for _ in range(MAX_REDIRECTS + 1):
+        parts = _allowed(url, field, options)
+        connection = _connect(parts, field, options, deadline)
+        try:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("GET", target, headers={"User-Agent": "qwen3-omni", "Accept-Encoding": "identity"})
+            response = connection.getresponse()
+            if response.status in _REDIRECTS:
+                url = urljoin(url, response.getheader("Location") or "")
+                continue
+            if response.status != 200:
+                raise InvalidRequest(field, f"the server answered {response.status}")
+            return _body(response, connection, field, options.max_bytes, deadline)
+        except (OSError, http.client.HTTPException) as error:
+            raise InvalidRequest(field, f"could not be fetched: {type(error).__name__}") from None
+        finally:
+            connection.close()
+    raise InvalidRequest(field, f"more than {MAX_REDIRECTS} redirects")
+
+
+def _allowed(url: str, field: str, options: MediaOptions) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidRequest(field, f"is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise InvalidRequest(field, f"a redirect to {parts.scheme or 'nothing'} is not allowed")
+    if not options.allowed_media_domains:
+        raise InvalidRequest(field, "web addresses are not allowed on this server")
+    if host is None or host.lower().rstrip(".") not in options.allowed_media_domains:
+        raise InvalidRequest(field, f"the host {host!r} is not on this server's list")
+    if parts.username is not None or any(ord(char) <= 32 or ord(char) >= 127 for char in url):
+        raise InvalidRequest(field, "may not hold a user name, spaces or control characters")
+    return parts
+
+
+def _connect(parts: SplitResult, field: str, options: MediaOptions, deadline: float) -> http.client.HTTPConnection:
+    host, secure = parts.hostname, parts.scheme == "https"
+    port = parts.port or (443 if secure else 80)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise InvalidRequest(field, f"the host {host!r} was not found") from None
+    addresses = [item[4][0] for item in found]
+    if not options.allow_private_addresses and not all(_public(address) for address in addresses):
+        raise InvalidRequest(field, f"the host {host!r} has a private address")
+    connection = http.client.HTTPConnection(host, port, timeout=_left(field, deadline))
+    try:
+        # Connected here, so that no second look-up can answer with another address.
+        connection.sock = socket.create_connection((addresses[0], port), timeout=_left(field, deadline))
+        if secure:
+            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+    except OSError as error:
+        connection.close()
+        raise InvalidRequest(field, f"could not be fetched: {type(error).__name__}") from None
+    return connection
+
+
+def _public(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    ip = mapped or ip
+    return ip.is_global and not ip.is_multicast
+
+
+def _body(response: http.client.HTTPResponse, connection, field: str, max_bytes: int, deadline: float) -> bytes:
+    blocks, size = [], 0
+    while True:
+        connection.sock and connection.sock.settimeout(_left(field, deadline))
+        block = response.read1(_BLOCK)
+        if not block:
+            break
+        size += len(block)
+        if size > max_bytes:
+            raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
+        blocks.append(block)
+    if response.length:
+        raise InvalidRequest(field, "the connection ended early")
+    return b"".join(blocks)
+
+
+def _left(field: str, deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise InvalidRequest(field, "took too long to fetch")
+    return left
