@@ -29,11 +29,11 @@ class Prompt:
 
 PROMPTS = {
     "greeting": Prompt("Hello! Who are you?"),
-    "one word": Prompt("Say yes."),
-    "one token": Prompt("ok"),
+    "one word": Prompt("Do you speak Chinese?"),
+    "one token": Prompt("Hush."),
     "chinese": Prompt("你好，请介绍一下你自己。"),
-    "empty": Prompt("nothing"),
-    "cut": Prompt("Tell me a long story about the sea.", max_tokens=12),
+    "empty": Prompt("No coffee, please."),
+    "cut": Prompt("Describe a cat.", max_tokens=12),
     "system prompt": Prompt("What is the capital of France?", system="You answer in one sentence."),
-    "long": Prompt("Explain how a violin makes its sound, step by step."),
+    "long": Prompt("Name three colours."),
 }

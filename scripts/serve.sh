@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Serve Qwen3-Omni with Triton in the foreground, until SIGINT or SIGTERM.
+#
+#   scripts/serve.sh [options] [-- more tritonserver options]
+#
+#   --model PATH|HUB_ID      checkpoint (default: the tiny checkpoint, built if it is missing)
+#   --deploy-config YAML     which device each stage runs on: a file, or a profile of python_backends/config/profiles
+#   --host ADDRESS           address to listen on (default: all of this machine)
+#   --grpc-port N            8001; the only one that streams
+#   --http-port N            8000
+#   --metrics-port N         8002
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+MODEL='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
+while (($#)); do
+    case $1 in
+    --model) MODEL=$(value_of "$@") ;;
+    --deploy-config) DEPLOY=$(value_of "$@") ;;
+    --host) HOST=$(value_of "$@") ;;
+    --grpc-port) GRPC_PORT=$(value_of "$@") ;;
+    --http-port) HTTP_PORT=$(value_of "$@") ;;
+    --metrics-port) METRICS_PORT=$(value_of "$@") ;;
+    -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    --) shift; break ;;
+    *) fail "There is no option $1; see --help." ;;
+    esac
+    shift 2
+done
+
+check_ports() {
+    "$STUB_ENV/bin/python" - "$HOST" "gRPC=$GRPC_PORT" "HTTP=$HTTP_PORT" "metrics=$METRICS_PORT" <<'PY' || exit 1
+import socket
+import sys
+
+host, *named = sys.argv[1:]
+ports = dict(text.split("=", 1) for text in named)
+for name, port in ports.items():
+    option = f"--{name.lower()}-port"
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        sys.exit(f"serve.sh: {option} is {port!r}, which is no TCP port: give a number from 1 to 65535.")
+    if list(ports.values()).count(port) > 1:
+        sys.exit(f"serve.sh: {option} is {port}, which another port has too: give each its own.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            sys.exit(f"serve.sh: cannot listen on {host}:{port} for {name} ({error.strerror}): stop what listens "
+                     f"there or choose another port with {option}.")
+PY
+}
+
+# A checkpoint is a directory with a config.json; anything else must look like the hub's OWNER/NAME.
+check_model() {
+    if [[ -z $MODEL ]]; then
+        MODEL=$(tiny_checkpoint)
+        [[ -d $MODEL ]] || build_tiny_checkpoint
+    elif [[ -d $MODEL ]]; then
+        [[ -f $MODEL/config.json ]] || fail "$MODEL holds no config.json: --model wants a checkpoint's directory."
+        MODEL=$(cd "$MODEL" && pwd)
+    elif ! [[ $MODEL =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ ]]; then
+        fail "$MODEL is neither a directory nor a hub id like Qwen/Qwen3-Omni-30B-A3B-Instruct."
+    fi
+}
+
+build_tiny_checkpoint() {
+    local partial
+    say "building the tiny checkpoint in $MODEL"
+    partial=$(mktemp -d "$OMNI_ENV_DIR/tiny.XXXXXX")
+    if ! "$ENGINE_PYTHON" "$ROOT/scripts/make_tiny_checkpoint.py" "$partial" >"$partial.log" 2>&1; then
+        tail -20 "$partial.log" >&2
+        rm -rf "$partial" "$partial.log"
+        fail "The tiny checkpoint could not be built, for the reason above."
+    fi
+    rm -f "$partial.log"
+    # Somebody else may have been faster: theirs is the same.
+    mv --no-target-directory "$partial" "$MODEL" 2>/dev/null || rm -rf "$partial"
+}
+
+# The runtime directory's path is in the environment of every process of this server and of no other.
+leftover_processes() {
+    grep --text --null-data --line-regexp --fixed-strings --files-with-matches \
+        "OMNI_RUNTIME_DIR=$OMNI_RUNTIME_DIR" /proc/[0-9]*/environ 2>/dev/null |
+        cut -d/ -f3 | grep --invert-match --line-regexp "$$" || true
+}
+
+clean_up() {
+    local process
+    for process in $(leftover_processes); do
+        # Children of this shell share its environment: only what a server left is another session's.
+        [[ $(ps -o sid= -p "$process" 2>/dev/null | tr -d ' ') == "$SHELL_SESSION" ]] ||
+            kill -KILL "$process" 2>/dev/null || true
+    done
+    rm -rf "$OMNI_RUNTIME_DIR" /dev/shm/"$SHM_PREFIX"*
+}
+
+"$ROOT/scripts/setup.sh"
+check_ports
+export ENGINE_PYTHON=${ENGINE_PYTHON:-$MAIN_ENV/bin/python}
+check_model
+
+export OMNI_MODEL=$MODEL OMNI_HOME=$ROOT PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+# Small batches on few cores: more threads than this cost more in waiting than they compute.
+[[ $(platform) != cpu ]] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+SHELL_SESSION=$(ps -o sid= -p $$ | tr -d ' ')
+OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
+export OMNI_RUNTIME_DIR
+SHM_PREFIX=omni_${OMNI_RUNTIME_DIR##*.}_
+trap clean_up EXIT
+
+REPOSITORY=$ROOT/model_repository
+if [[ -n $DEPLOY ]]; then
+    [[ ! -f $DEPLOY ]] || DEPLOY=$(realpath "$DEPLOY")
+    export OMNI_DEPLOY_CONFIG=$DEPLOY
+    REPOSITORY=$OMNI_RUNTIME_DIR/model_repository
+    "$STUB_ENV/bin/python" "$ROOT/scripts/render_repository.py" --deploy-config "$DEPLOY" --out "$REPOSITORY" ||
+        fail "$DEPLOY is no deploy configuration, for the reason above."
+fi
+
+TRITON=$(installed_tritonserver)
+ARGUMENTS=()
+if [[ -z $TRITON ]]; then
+    TRITON=$TRITON_DIR/pytriton/tritonserver/bin/tritonserver
+    ARGUMENTS+=(--backend-directory "$TRITON_DIR/backends")
+    export LD_LIBRARY_PATH=$TRITON_DIR/nvidia_pytriton.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+ARGUMENTS+=(
+    --model-repository "$REPOSITORY" --exit-timeout-secs 5
+    --grpc-address "$HOST" --grpc-port "$GRPC_PORT"
+    --http-address "$HOST" --http-port "$HTTP_PORT"
+    --metrics-address "$HOST" --metrics-port "$METRICS_PORT"
+    --backend-config "python,shm-region-prefix-name=$SHM_PREFIX"
+    "$@"
+)
+
+say "serving $OMNI_MODEL on gRPC port $GRPC_PORT"
+# A session of its own keeps a terminal's Ctrl-C from the stubs, which must outlive the requests that they serve; the
+# death signal ends the server when this script is killed.
+PATH=$STUB_ENV/bin:$PATH setsid setpriv --pdeathsig TERM "$TRITON" "${ARGUMENTS[@]}" &
+SERVER=$!
+trap 'kill -TERM "$SERVER" 2>/dev/null || true' INT TERM
+# wait also returns when a signal arrives, long before the server has ended.
+while kill -0 "$SERVER" 2>/dev/null; do
+    wait "$SERVER" || true
+done
+CODE=0
+wait "$SERVER" || CODE=$?
+exit "$CODE"

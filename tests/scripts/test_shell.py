@@ -1,0 +1,159 @@
+"""The shell scripts say what is wrong in one sentence, and leave nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+PORT_OPTIONS = ("--grpc-port", "--http-port", "--metrics-port")
+
+
+def run(*command, **environment):
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, timeout=120)
+
+
+def free_ports():
+    sockets = [socket.socket() for _ in PORT_OPTIONS]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def port_options(ports):
+    return [word for option, port in zip(PORT_OPTIONS, ports, strict=True) for word in (option, str(port))]
+
+
+def wait_until(condition, timeout_s, what):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", ["setup.sh", "serve.sh", "demo.sh"])
+def test_help_is_the_header(name):
+    result = run(SCRIPTS / name, "--help")
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) >= 4
+    assert "#" not in result.stdout
+
+
+def test_setup_is_idempotent():
+    result = run(SCRIPTS / "setup.sh")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_scripts_and_fixture_share_the_tiny_checkpoint(tiny_checkpoint):
+    result = run("bash", "-c", f"source {SCRIPTS}/lib.sh; tiny_checkpoint", OMNI_ENV_DIR=str(tiny_checkpoint.parent))
+    assert Path(result.stdout) == tiny_checkpoint.resolve()
+
+
+def refused(tmp_path, *options):
+    """The one sentence with which serve.sh ends."""
+    command = [SCRIPTS / "serve.sh", "--host", "127.0.0.1", *port_options(free_ports()), *options]
+    result = run(*command, TMPDIR=str(tmp_path))
+    assert result.returncode == 1
+    assert not list(tmp_path.iterdir())
+    (sentence,) = result.stderr.strip().splitlines()
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--modell", "x"], "There is no option --modell"),
+        (["--model"], "--model needs a value"),
+        (["--model", "/nowhere/at/all"], "neither a directory nor a hub id"),
+        (["--model", SCRIPTS], "holds no config.json"),
+        (["--grpc-port", "70000"], "--grpc-port is '70000'"),
+        (["--grpc-port", "61234", "--http-port", "61234"], "--grpc-port is 61234, which another port has too"),
+    ],
+)
+def test_serve_refuses(options, sentence, tmp_path):
+    assert sentence in refused(tmp_path, *options)
+
+
+def test_serve_names_the_busy_port(tmp_path):
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port} for metrics" in refused(tmp_path, "--metrics-port", port)
+
+
+def test_serve_shows_why_a_deploy_configuration_is_refused(tiny_checkpoint, tmp_path):
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text("stage_args: nonsense\n")
+    command = [SCRIPTS / "serve.sh", "--model", tiny_checkpoint, *port_options(free_ports()), "--deploy-config", deploy]
+    result = run(*command, TMPDIR=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1].endswith("is no deploy configuration, for the reason above.")
+    assert [path.name for path in tmp_path.iterdir()] == ["deploy.yaml"]
+
+
+class BareServer:
+    """serve.sh with a tritonserver that loads no model: up in a moment."""
+
+    def __init__(self, model, tmp_path):
+        self.ports = free_ports()
+        command = [SCRIPTS / "serve.sh", "--model", model, "--host", "127.0.0.1", *port_options(self.ports)]
+        command += ["--", "--model-control-mode", "explicit"]
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(self.is_live, 60, "the server is live")
+        (self.runtime_dir,) = tmp_path.glob("qwen3-omni.*")
+
+    def is_live(self):
+        assert self.process.poll() is None, f"serve.sh ended with {self.process.returncode}"
+        try:
+            with triton.InferenceServerClient(f"127.0.0.1:{self.ports[0]}") as client:
+                return client.is_server_live()
+        except InferenceServerException:
+            return False
+
+    def processes(self):
+        """Ids of the processes that have the server's runtime directory in their environment."""
+        needle = f"OMNI_RUNTIME_DIR={self.runtime_dir}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if needle in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_leaves_nothing_behind(number, tiny_checkpoint, tmp_path):
+    server = BareServer(tiny_checkpoint, tmp_path)
+    assert server.processes()
+    assert server.runtime_dir.stat().st_mode & 0o777 == 0o700
+    server.process.send_signal(number)
+    assert server.process.wait(20) == 0
+    assert not server.processes()
+    assert not list(tmp_path.iterdir())
+    assert not list(Path("/dev/shm").glob(f"omni_{server.runtime_dir.suffix[1:]}_*"))
+
+
+def test_server_ends_with_a_killed_script(tiny_checkpoint, tmp_path):
+    server = BareServer(tiny_checkpoint, tmp_path)
+    server.process.kill()
+    server.process.wait(5)
+    wait_until(lambda: not server.processes(), 20, "the server has ended")
