@@ -116,7 +116,7 @@ class ChunkBuilder:
     def _flush(self, stream: Stream) -> None:
         """Send what the schedule allows. A held stream has at most one unsent chunk and the steps then in flight."""
         size = stream.chunk_size
-        while stream.ending is not None or (size and len(stream.pending) >= size):
+        while not stream.closed and (stream.ending is not None or (size and len(stream.pending) >= size)):
             if self._ready is not None and not self._ready(stream.stream_id):
                 self._held[stream.stream_id] = stream
                 return
@@ -128,14 +128,12 @@ class ChunkBuilder:
                 if stream.prompt is not None:
                     usage["prompt_rows"] = stream.prompt.rows + 1
                 finish = Finish(stream.ending, usage)
-                stream.closed = True
             codes = np.stack(part) if part else np.empty((0, self._groups), dtype=np.int32)
             self._sink.codes(stream.stream_id, codes, finish)
             stream.pending = rest
             stream.next_chunk()
             size = stream.chunk_size
-            if finish is not None:
-                break
+            stream.closed = stream.closed or finish is not None
         self._held.pop(stream.stream_id, None)
 
 

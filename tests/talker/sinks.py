@@ -66,13 +66,13 @@ class RecordingSink:
         self._open(stream_id).errors.append(error)
 
 
-def drain(engine, sink: RecordingSink, stream_ids: list[str], steps: int = 100_000) -> None:
-    """Step until every stream has ended; fail after `steps` steps."""
-    for _ in range(steps):
+def drain(engine, sink: RecordingSink, stream_ids: list[str], idle: int = 100) -> None:
+    """Step until every stream has ended; fail once the engine had nothing to do `idle` times, 0.1 s each."""
+    while idle:
         if not engine.step():
             engine.join()
             if all(sink.of(stream_id).ends for stream_id in stream_ids):
                 return
-            engine.wait_for_work(1.0)
-    open_streams = [stream_id for stream_id in stream_ids if not sink.of(stream_id).ends]
-    raise AssertionError(f"still open after {steps} steps: {open_streams}")
+            engine.wait_for_work(0.1)
+            idle -= 1
+    raise AssertionError(f"still open: {[stream_id for stream_id in stream_ids if not sink.of(stream_id).ends]}")
