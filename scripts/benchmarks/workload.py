@@ -1,0 +1,66 @@
+"""The workload `seedtts_like`: prompts of 128 ids, answers of forced lengths like those of Seed-TTS' English set."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+LEVELS = {1: 10, 16: 160, 32: 320, 64: 640}  # concurrent requests: requests
+WARM_UPS = 5
+PROMPT_IDS = 128
+TEMPLATE_IDS = 8  # what the chat template adds to a lone user message
+FRAMES_A_SECOND = 12.5
+
+# Each of these is one id of Qwen's vocabulary when a space stands before it.
+WORDS = Path(__file__).with_name("words.txt").read_text().split()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One request of the workload: its prompt, and how long its answer is made to be."""
+
+    index: int
+    prompt: str
+    text_ids: int
+    frames: int
+
+    @property
+    def audio_s(self) -> float:
+        return self.frames / FRAMES_A_SECOND
+
+
+def task(index: int, scale: float = 1.0) -> Task:
+    """Request `index`: t = 30 + (7 index mod 31) text ids and round(3.2 t) codec frames.
+
+    `scale` shortens answers for slow machines; only 1 is the published workload. Prompts differ from their first word
+    on, so that no prefix cache can hide a prefill.
+    """
+    text_ids = max(2, round((30 + 7 * index % 31) * scale))
+    draw = random.Random(index)
+    words = draw.choices(WORDS, k=PROMPT_IDS - TEMPLATE_IDS)
+    return Task(index, " " + " ".join(words), text_ids, round(3.2 * text_ids))
+
+
+def tasks(count: int, scale: float = 1.0) -> list[Task]:
+    return [task(index, scale) for index in range(count)]
+
+
+def request_body(task: Task) -> dict:
+    """The task as a request of the `qwen3_omni` model, sampled with the published defaults."""
+    return {
+        "messages": [{"role": "user", "content": task.prompt}],
+        "modalities": ["text", "audio"],
+        "seed": task.index,
+        "audio_format": "int16",
+        "sampling": {
+            "thinker": {"max_tokens": task.text_ids, "ignore_eos": True},
+            "talker": {"max_tokens": task.frames, "ignore_eos": True},
+        },
+    }
+
+
+def perf_analyzer_input(tasks: list[Task]) -> str:
+    """The contents of perf_analyzer's `--input-data` file, one step a task."""
+    return json.dumps({"data": [{"request": [json.dumps(request_body(task))]} for task in tasks]})
