@@ -73,7 +73,7 @@ set_up_main() {
         return
     fi
     case $PLATFORM in
-    cpu) key=$(key_of cpu "$ROOT"/requirements/main-cpu.txt "$ROOT"/scripts/site/*) ;;
+    cpu) key=$(key_of cpu "$ROOT"/requirements/main-cpu.txt "$ROOT"/scripts/site/omni_torchvision_ops.{py,pth}) ;;
     cuda) key=$(key_of cuda "$ROOT"/requirements/{main-gpu,no-deps}.txt) ;;
     *) fail "There are no pins for the platform $PLATFORM: install torch and vLLM for it and name that interpreter" \
         "with ENGINE_PYTHON." ;;
