@@ -64,11 +64,12 @@ class Stream:
 
     @property
     def complete(self) -> bool:
-        return all(name in self.finished for name in self.expected)
+        return len(self.finished) == len(self.expected)
 
     def mark(self, name: str) -> None:
         """Record, once, the milliseconds from the request's arrival to an event."""
-        self.timings.setdefault(name, round((time.monotonic() - self.started) * 1000, 3))
+        if name not in self.timings:
+            self.timings[name] = round((time.monotonic() - self.started) * 1000, 3)
 
     def take(self, chunk: Chunk) -> None:
         """Note what a chunk brings; `flush` passes it on. Raises ProtocolError for a kind that no stage sends here."""

@@ -79,6 +79,7 @@ def main() -> int:
     args = _arguments()
     message = request_message(args.text, args.audio * args.frames, args.audio_format)
     with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "config.json").write_text("{}")
         deploy = Path(directory) / "played.yaml"
         deploy.write_text(yaml.safe_dump(deploy_config(args)))
         env = {
