@@ -86,11 +86,19 @@ leftover_processes() {
         cut -d/ -f3 | grep --invert-match --line-regexp "$$" || true
 }
 
+# The session id of a process; nothing when it is gone. ps is not on every machine.
+session_of() {
+    local stat fields
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+    read -ra fields <<<"${stat##*) }"
+    printf '%s' "${fields[3]}"
+}
+
 clean_up() {
     local process
     for process in $(leftover_processes); do
         # Children of this shell share its environment: only what a server left is another session's.
-        [[ $(ps -o sid= -p "$process" 2>/dev/null | tr -d ' ') == "$SHELL_SESSION" ]] ||
+        [[ $(session_of "$process") == "$SHELL_SESSION" ]] ||
             kill -KILL "$process" 2>/dev/null || true
     done
     rm -rf "$OMNI_RUNTIME_DIR" /dev/shm/"$SHM_PREFIX"*
@@ -104,7 +112,7 @@ check_model
 export OMNI_MODEL=$MODEL OMNI_HOME=$ROOT PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 # Small batches on few cores: more threads than this cost more in waiting than they compute.
 [[ $(platform) != cpu ]] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-SHELL_SESSION=$(ps -o sid= -p $$ | tr -d ' ')
+SHELL_SESSION=$(session_of $$)
 OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
 export OMNI_RUNTIME_DIR
 SHM_PREFIX=omni_${OMNI_RUNTIME_DIR##*.}_

@@ -103,7 +103,12 @@ print(*(name for name in ("torch", "vllm", "transformers", "zmq", "msgpack", "ya
 # python3, for which that server's stub was made.
 set_up_stub() {
     local python key
-    if [[ -n $(installed_tritonserver) ]]; then python=$(command -v python3); else python=$(find_python); fi
+    if [[ -z $(installed_tritonserver) ]]; then
+        python=$(find_python)
+    else
+        python=$(command -v python3) || fail "There is a tritonserver on PATH and no python3, which its Python" \
+            "backend runs on: install the one that it was built for."
+    fi
     key=$(key_of "$ROOT/requirements/stub.txt" "$("$python" -c 'import sys; print(sys.version_info[:2], sys.prefix)')")
     stamp_is stub "$key" && [[ -x $STUB_ENV/bin/python ]] && return
     say "building the stubs' environment in $STUB_ENV"
