@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,15 @@ from python_backends.code2wav.build import build_runner
 from python_backends.code2wav.config import Code2WavConfig
 from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest, Code2WavSink
 from python_backends.code2wav.output import InlineOutput, ThreadOutput
+from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
 from python_backends.code2wav.stream import Stream
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
 from python_backends.config.stage import Finish
 
 _log = logging.getLogger(__name__)
+# A row of a launched step: its stream, whether it is the stream's first chunk, whether its last.
+_Chunk = tuple[Stream, bool, bool]
 
 
 class Code2WavEngine:
@@ -51,6 +54,7 @@ class Code2WavEngine:
         self._free_slots = list(range(options.max_num_seqs))
         self._arrivals = self._steps = self._frames = 0
         self._closed = False
+        self._error: Exception | None = None
 
     def add(self, request: Code2WavRequest) -> None:
         """Open a stream: reserve a slot, or queue for one. Raises InvalidRequest (id in use) or Overloaded."""
@@ -88,7 +92,7 @@ class Code2WavEngine:
                 stream.put(np.array(codes, np.int64), finished, self._clock())
                 if finished and not stream.pending:
                     self._release(stream)
-                    self._output.put(lambda: self._deliver(stream, np.zeros(0, np.float32), last=True))
+                    self._output.put(lambda: self._deliver(stream, _silence(stream), last=True))
             self._changed.notify_all()
 
     def abort(self, stream_id: str) -> None:
@@ -108,7 +112,10 @@ class Code2WavEngine:
 
         Raises what the device raised, after every open stream was failed with StageFailed.
         """
+        if self._error is not None:
+            raise self._error
         delivered = self._output.drain()
+        self._runner.reserve()
         with self._changed:
             now = self._clock()
             plan = self._scheduler.plan(self._running.values(), now)
@@ -123,7 +130,7 @@ class Code2WavEngine:
         except Exception as error:
             self._fail_all(StageFailed(f"code2wav: {error}"))
             raise
-        self._output.put(lambda: samples(lambda array: self._deliver_batch(chunks, array)))
+        self._output.put(lambda: self._deliver_batch(chunks, samples))
         self._output.drain()
         return True
 
@@ -170,8 +177,8 @@ class Code2WavEngine:
             return f"must lie in 0..{self.config.codebook_size - 1}, got {codes.min()}..{codes.max()}"
         return None
 
-    def _account(self, plan: Plan) -> list[tuple[Stream, bool, bool]]:
-        """Book a launched step. For each row: its stream, whether it is the first chunk, whether the last."""
+    def _account(self, plan: Plan) -> list[_Chunk]:
+        """Book a step that is about to be launched. The lock is held."""
         chunks = []
         for stream in plan.streams:
             first, last = stream.position == plan.frames, stream.finished and not stream.pending
@@ -183,9 +190,21 @@ class Code2WavEngine:
         self._frames += plan.frames * len(plan.streams)
         return chunks
 
-    def _deliver_batch(self, chunks: Iterable[tuple[Stream, bool, bool]], array: np.ndarray) -> None:
-        for (stream, first, last), samples in zip(chunks, array, strict=False):
-            self._deliver(stream, samples[self.config.startup_samples :] if first else samples, last)
+    def _deliver_batch(self, chunks: list[_Chunk], samples: Callable[[Consumer], None]) -> None:
+        rows: list[np.ndarray] = []
+
+        def consume(array: np.ndarray) -> None:
+            for (stream, first, _), row in zip(chunks, array, strict=True):
+                rows.append(_convert(row[self.config.startup_samples :] if first else row, stream.sample_format))
+
+        try:
+            samples(consume)
+        except Exception as error:
+            self._error = error
+            self._fail_all(StageFailed(f"code2wav: {error}"))
+            return
+        for (stream, _, last), row in zip(chunks, rows, strict=True):
+            self._deliver(stream, row, last)
 
     def _deliver(self, stream: Stream, samples: np.ndarray, last: bool) -> None:
         with self._changed:
@@ -196,7 +215,7 @@ class Code2WavEngine:
                 self._streams.pop(stream.stream_id, None)
         finish = Finish("stop", {"samples": stream.samples, "frames": stream.position}) if last else None
         try:
-            self._sink.audio(stream.stream_id, _convert(samples, stream.sample_format), finish)
+            self._sink.audio(stream.stream_id, samples, finish)
         except Exception:
             _log.exception("stream %s: the sink refused audio; the stream is dropped", stream.stream_id)
             self.abort(stream.stream_id)
@@ -238,6 +257,10 @@ class Code2WavEngine:
             stream = self._waiting.popleft()
             stream.slot = self._free_slots.pop()
             self._running[stream.stream_id] = stream
+
+
+def _silence(stream: Stream) -> np.ndarray:
+    return np.zeros(0, stream.sample_format)
 
 
 def _convert(samples: np.ndarray, sample_format: str) -> np.ndarray:

@@ -22,7 +22,8 @@ class Code2WavOptions:
     `max_num_seqs`: streams with a state slot at once; `max_waiting` more may queue for one.
     `batch_wait_ms`: how long a chunk may wait for others of its size, first chunks excepted.
     `frame_buckets`, `batch_buckets`: sizes of one device step, one CUDA graph each; empty batch buckets mean powers
-    of two up to `max_num_seqs`. `max_step_frames` bounds streams × frames of one step, and with it device memory.
+    of two, and from 16 on the sizes halfway between them, up to `max_num_seqs`. `max_step_frames` bounds streams ×
+    frames of one step, and with it device memory.
     `idle_initial_frames`, `loaded_initial_frames`: first chunk asked of the Talker, up to and above `idle_num_seqs`
     open streams. `codec_chunk_frames`: the steady chunk. `load_format`: "auto" reads the checkpoint, "dummy" makes
     random weights on the device.
@@ -68,7 +69,8 @@ class Code2WavOptions:
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Batch buckets in rising order; the last one is `max_num_seqs`."""
-        sizes = self.batch_buckets or tuple(2**power for power in range(self.max_num_seqs.bit_length()))
+        powers = [2**power for power in range(self.max_num_seqs.bit_length())]
+        sizes = self.batch_buckets or [*powers, *(3 * power // 2 for power in powers if power >= 16)]
         return tuple(sorted({size for size in sizes if size < self.max_num_seqs} | {self.max_num_seqs}))
 
 

@@ -18,6 +18,9 @@ Consumer = Callable[[np.ndarray], None]
 class Runner(Protocol):
     """Runs steps on one device. Only the engine thread calls `launch`."""
 
+    def reserve(self) -> None:
+        """Wait until a step can be launched at once, so that it is planned with the newest state of the streams."""
+
     def launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
         """Start a step. `codes`: [batch, frames, quantizers] int64; `slots`, `positions`: one for each row.
 
@@ -33,6 +36,9 @@ class EagerRunner:
         self._model = model
         self.state = state
         self._device = device
+
+    def reserve(self) -> None:
+        """Steps end before `launch` returns; there is nothing to wait for."""
 
     def launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
         to_device = [torch.as_tensor(np.asarray(rows, np.int64), device=self._device) for rows in (slots, positions)]

@@ -87,6 +87,6 @@ def test_a_step_is_bounded_in_frames_and_streams():
 
 
 def test_buckets_of_the_options():
-    options = Code2WavOptions(max_num_seqs=24, codec_chunk_frames=20)
-    assert options.batch_sizes() == (1, 2, 4, 8, 16, 24)
+    options = Code2WavOptions(max_num_seqs=40, codec_chunk_frames=20)
+    assert options.batch_sizes() == (1, 2, 4, 8, 16, 24, 32, 40)
     assert options.frame_sizes() == (1, 2, 4, 8, 16, 20, 25, 50)

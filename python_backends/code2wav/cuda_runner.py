@@ -1,0 +1,154 @@
+"""Device steps on CUDA: one captured graph for each bucket, samples copied to the host behind the step loop."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from python_backends.code2wav.model import Code2WavModel
+from python_backends.code2wav.ops import Batch
+from python_backends.code2wav.options import Code2WavOptions
+from python_backends.code2wav.runner import Consumer
+from python_backends.code2wav.state import StreamState
+
+
+@dataclass
+class _InFlight:
+    """Buffers of one step under way: its inputs and samples in pinned memory, its samples' snapshot on the device."""
+
+    inputs: torch.Tensor
+    device_samples: torch.Tensor
+    host_samples: torch.Tensor
+    snapshot: torch.cuda.Event
+    copied: torch.cuda.Event
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    samples: torch.Tensor
+
+
+class CudaRunner:
+    """Runs steps padded to a batch bucket; padding rows work on the state's scratch slot.
+
+    A step's samples are snapshot on the device at its end, so that the next step may start, and copied to pinned
+    memory on a side stream. At most `depth` steps are under way; `launch` waits for the oldest when there are more.
+    """
+
+    def __init__(self, model: Code2WavModel, state: StreamState, options: Code2WavOptions, depth: int = 2) -> None:
+        self.state = state
+        self._model = model
+        self._device = torch.device(options.device)
+        self._quantizers = model.config.num_quantizers
+        self._batch_sizes = options.batch_sizes()
+        self._copy_stream = torch.cuda.Stream(self._device)
+        longest = max(options.frame_sizes())
+        words = max(options.max_step_frames, longest) * self._quantizers + 2 * options.max_num_seqs
+        samples = max(options.max_step_frames, longest) * model.config.samples_per_frame
+        self._inputs = torch.zeros(words, dtype=torch.int64, device=self._device)
+        self._free: queue.SimpleQueue[_InFlight] = queue.SimpleQueue()
+        for _ in range(depth):
+            self._free.put(self._in_flight(words, samples))
+        self._reserved: _InFlight | None = None
+        self._graphs: dict[tuple[int, int], _Captured] = {}
+        if options.cuda_graphs:
+            with torch.cuda.device(self._device):
+                self._capture_all(options)
+
+    def reserve(self) -> None:
+        """See `Runner.reserve`: waits until fewer than `depth` steps are under way."""
+        if self._reserved is None:
+            self._reserved = self._free.get()
+
+    def launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
+        """See `Runner.launch`."""
+        with torch.cuda.device(self._device):
+            return self._launch(codes, slots, positions)
+
+    def _launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
+        count, frames = codes.shape[:2]
+        size = self.bucket(count)
+        self.reserve()
+        flight, self._reserved = self._reserved, None
+        used = self._fill(flight.inputs.numpy(), size, codes, slots, positions)
+        self._inputs[:used].copy_(flight.inputs[:used], non_blocking=True)
+        captured = self._graphs.get((size, frames))
+        if captured is not None:
+            captured.graph.replay()
+            samples = captured.samples
+        else:
+            samples = self._forward(size, frames)
+        produced = samples.numel()
+        flight.device_samples[:produced].copy_(samples.view(-1))
+        flight.snapshot.record()
+        with torch.cuda.stream(self._copy_stream):
+            self._copy_stream.wait_event(flight.snapshot)
+            flight.host_samples[:produced].copy_(flight.device_samples[:produced], non_blocking=True)
+            flight.copied.record()
+
+        def deliver(consume: Consumer) -> None:
+            flight.copied.synchronize()
+            try:
+                consume(flight.host_samples[:produced].numpy().reshape(size, -1)[:count])
+            finally:
+                self._free.put(flight)
+
+        return deliver
+
+    def bucket(self, count: int) -> int:
+        """The smallest batch bucket that holds `count` rows."""
+        return next(size for size in self._batch_sizes if size >= count)
+
+    def _in_flight(self, words: int, samples: int) -> _InFlight:
+        return _InFlight(
+            torch.zeros(words, dtype=torch.int64).pin_memory(),
+            torch.empty(samples, device=self._device),
+            torch.empty(samples).pin_memory(),
+            torch.cuda.Event(),
+            torch.cuda.Event(blocking=True),
+        )
+
+    def _fill(self, words: np.ndarray, size: int, codes: np.ndarray, slots, positions) -> int:
+        """Lay out [slots, positions, codes], padded to `size` rows on the scratch slot. Returns the words used."""
+        count = len(codes)
+        words[:size] = self.state.scratch
+        words[:count] = slots
+        words[size : 2 * size] = 0
+        words[size : size + count] = positions
+        row = codes[0].size
+        words[2 * size : 2 * size + count * row] = codes.reshape(-1)
+        words[2 * size + count * row : 2 * size + size * row] = 0
+        return 2 * size + size * row
+
+    def _forward(self, size: int, frames: int) -> torch.Tensor:
+        codes = self._inputs[2 * size : 2 * size + size * frames * self._quantizers]
+        batch = Batch(self._inputs[:size], self._inputs[size : 2 * size])
+        return self._model.forward(codes.view(size, frames, self._quantizers), batch, self.state)
+
+    def _capture_all(self, options: Code2WavOptions) -> None:
+        """Capture from the largest step down: later graphs fit into the memory of the first ones."""
+        limit = options.max_step_frames
+        shapes = [
+            (size, f) for size in self._batch_sizes for f in options.frame_sizes() if size == 1 or size * f <= limit
+        ]
+        pool = torch.cuda.graph_pool_handle()
+        for size, frames in sorted(shapes, key=lambda shape: -shape[0] * shape[1]):
+            self._fill_idle(size, frames)
+            self._forward(size, frames)
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                samples = self._forward(size, frames)
+            self._graphs[size, frames] = _Captured(graph, samples)
+        torch.cuda.empty_cache()
+
+    def _fill_idle(self, size: int, frames: int) -> None:
+        codes = np.zeros((size, frames, self._quantizers), np.int64)
+        words = np.zeros(2 * size + codes.size, np.int64)
+        self._fill(words, size, codes, [self.state.scratch] * size, [0] * size)
+        self._inputs[: len(words)].copy_(torch.from_numpy(words))

@@ -1,0 +1,1 @@
+"""Triton kernels of Code2Wav. Importing this package needs triton; only the CUDA path does."""

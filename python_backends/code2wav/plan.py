@@ -1,0 +1,82 @@
+"""Which kernel runs a layer, and with which tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MULTIPROCESSORS = 132
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Tile of `tap_gemm_kernel`: block sizes, warps, pipeline stages; `tma` loads through tensor descriptors.
+
+    `cache`: ".ca" keeps the source's rows in L1 for the next tap, "" leaves them to L2.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int = 64
+    warps: int = 8
+    stages: int = 3
+    tma: bool = False
+    cache: str = ""
+
+
+@dataclass(frozen=True)
+class UnitTile:
+    """Tile of `residual_unit_kernel`; `cache` as in `GemmTile`."""
+
+    block_m: int
+    block_k: int
+    warps: int
+    stages: int
+    cache: str = ""
+
+
+GENERAL_TILES = (
+    GemmTile(128, 256, 64, 8, 3),
+    GemmTile(128, 128, 64, 8, 3),
+    GemmTile(64, 128, 64, 4, 4),
+    GemmTile(64, 64, 64, 4, 4),
+    GemmTile(64, 32, 64, 4, 4),
+)
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """Choices by layer shape. A convolution is known by (taps, input channels).
+
+    `library`: convolutions left to cuDNN and cuBLAS, with the epilogue in a kernel of its own. `gemm`: tiles of large
+    products. `units`: by channels, residual units that run as one fused kernel. `tiles`: for everything else, from
+    large to small: the first one that gives every multiprocessor work is taken, so that short chunks spread out.
+    """
+
+    library: frozenset[tuple[int, int]] = frozenset()
+    gemm: Mapping[tuple[int, int], GemmTile] = field(default_factory=dict)
+    units: Mapping[int, UnitTile] = field(default_factory=dict)
+    tiles: tuple[GemmTile, ...] = GENERAL_TILES
+
+    def gemm_tile(self, taps: int, inner: int, outer: int, rows: int, heavy: bool = False) -> GemmTile:
+        """Tile for a product of `rows` rows; `heavy`: the epilogue stores two results, too much beside a wide tile."""
+        chosen = self.gemm.get((taps, inner))
+        if chosen is not None and _programs(chosen, rows, outer) >= MULTIPROCESSORS:
+            return chosen
+        for tile in self.tiles:
+            fits = tile.block_n < 2 * outer and not (heavy and tile.block_n > 128)
+            if fits and _programs(tile, rows, outer) >= MULTIPROCESSORS:
+                return tile
+        return self.tiles[-1]
+
+
+def _programs(tile: GemmTile, rows: int, outer: int) -> int:
+    return -(-rows // tile.block_m) * -(-outer // tile.block_n)
+
+
+H200_PLAN = KernelPlan(
+    units={96: UnitTile(128, 32, 8, 3, ".ca"), 192: UnitTile(128, 64, 8, 3, ".ca")},
+)
+
+# Exact float32 products run without tensor cores and need twice the shared memory: small tiles, nothing fused.
+FLOAT32_PLAN = KernelPlan(tiles=(GemmTile(64, 64, 32, 4, 2), GemmTile(32, 32, 32, 4, 2)))

@@ -1,0 +1,327 @@
+"""Code2Wav's operations as Triton kernels. Shapes that the kernels do not take fall back to the PyTorch operations."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as functional
+import triton
+
+from python_backends.code2wav.kernels.attention import roll_kernel, rotate_kernel, window_attention_kernel
+from python_backends.code2wav.kernels.gemm import tap_gemm_kernel
+from python_backends.code2wav.kernels.rows import (
+    depthwise_norm_kernel,
+    embed_kernel,
+    epilogue_kernel,
+    rms_norm_kernel,
+    silu_gate_kernel,
+    waveform_kernel,
+)
+from python_backends.code2wav.kernels.unit import residual_unit_kernel
+from python_backends.code2wav.ops import Batch, Ops
+from python_backends.code2wav.parameters import ResidualUnit, Snake, TapConv
+from python_backends.code2wav.plan import H200_PLAN, GemmTile, KernelPlan
+
+
+def _precision(tensor: torch.Tensor) -> str:
+    return "ieee" if tensor.dtype == torch.float32 else "tf32"
+
+
+def _power_of_two(value: int) -> bool:
+    return value & (value - 1) == 0
+
+
+class TritonOps(Ops):
+    """See `Ops`. float32 products are exact float32 (no TF32)."""
+
+    def __init__(self, plan: KernelPlan = H200_PLAN) -> None:
+        self.plan = plan
+        self._library_weights: dict[int, torch.Tensor] = {}
+
+    def embed(self, table: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        channels, quantizers = table.shape[1], codes.shape[-1]
+        out = table.new_empty(*codes.shape[:2], channels)
+        grid = (codes.shape[0] * codes.shape[1],)
+        codebook = table.shape[0] // quantizers
+        embed_kernel[grid](codes, table, out, codebook, quantizers, channels, triton.next_power_of_2(channels))
+        return out
+
+    def roll(self, buffer: torch.Tensor, pool: torch.Tensor, batch: Batch) -> None:
+        context, channels = pool.shape[1:]
+        block = min(64, triton.next_power_of_2(channels))
+        grid = (buffer.shape[0], triton.cdiv(channels, block))
+        rows = buffer.shape[1] - context
+        padded = triton.next_power_of_2(context)
+        roll_kernel[grid](buffer, pool, batch.slots, batch.positions, rows, context, channels, padded, block)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        out, channels = torch.empty_like(x), x.shape[-1]
+        rms_norm_kernel[(x.numel() // channels,)](x, weight, out, eps, channels, triton.next_power_of_2(channels))
+        return out
+
+    def rotate(self, qkv, cos, sin, batch: Batch, context: int, heads: int):
+        half = cos.shape[1]
+        kv_heads = (qkv.shape[2] // (2 * half) - heads) // 2
+        if not _power_of_two(half):
+            return super().rotate(qkv, cos, sin, batch, context, heads)
+        count, frames = qkv.shape[:2]
+        queries = qkv.new_empty(count, frames, heads * 2 * half)
+        keys_values = qkv.new_empty(count, context + frames, kv_heads * 4 * half)
+        rotate_kernel[(count * frames,)](
+            qkv,
+            cos,
+            sin,
+            batch.positions,
+            queries,
+            keys_values,
+            frames,
+            CONTEXT=context,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            HALF=half,
+            HEAD_BLOCK=triton.next_power_of_2(heads + kv_heads),
+            VALUE_BLOCK=triton.next_power_of_2(kv_heads * 2 * half),
+        )
+        return queries, keys_values
+
+    def window_attention(self, queries, keys_values, batch: Batch, heads: int, head_dim: int) -> torch.Tensor:
+        if not _power_of_two(head_dim) or head_dim < 16:
+            return super().window_attention(queries, keys_values, batch, heads, head_dim)
+        count, frames = queries.shape[:2]
+        block = 16 if frames <= 16 else 32
+        out = torch.empty_like(queries)
+        window_attention_kernel[(count * heads, triton.cdiv(frames, block))](
+            queries,
+            keys_values,
+            batch.positions,
+            out,
+            frames,
+            head_dim**-0.5,
+            CONTEXT=keys_values.shape[1] - frames,
+            HEADS=heads,
+            KV_HEADS=keys_values.shape[2] // (2 * head_dim),
+            HEAD_DIM=head_dim,
+            BLOCK_Q=block,
+            BLOCK_KV=max(16, triton.next_power_of_2(keys_values.shape[1])),
+            PRECISION=_precision(queries),
+        )
+        return out
+
+    def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        channels = gate_up.shape[-1] // 2
+        out = gate_up.new_empty(*gate_up.shape[:-1], channels)
+        block = min(1024, triton.next_power_of_2(channels))
+        silu_gate_kernel[(out.numel() // channels, triton.cdiv(channels, block))](gate_up, out, channels, block)
+        return out
+
+    def depthwise_norm(self, buffer, weight, bias, norm, norm_bias) -> torch.Tensor:
+        taps, channels = weight.shape
+        rows = buffer.shape[1] - taps + 1
+        out = buffer.new_empty(buffer.shape[0], rows, channels)
+        depthwise_norm_kernel[(buffer.shape[0] * rows,)](
+            buffer, weight, bias, norm, norm_bias, out, rows, 1e-6, taps, channels, triton.next_power_of_2(channels)
+        )
+        return out
+
+    def tap_conv(
+        self,
+        source: torch.Tensor,
+        conv: TapConv,
+        *,
+        residual: torch.Tensor | None = None,
+        after: Snake | None = None,
+        channels: int = 0,
+        context: int = 0,
+        startup_rows: int = 0,
+        batch: Batch | None = None,
+        keep: bool = False,
+    ):
+        taps, inner, outer = conv.weight.shape
+        if inner % 16 or outer < 16:
+            return super().tap_conv(
+                source,
+                conv,
+                residual=residual,
+                after=after,
+                channels=channels,
+                context=context,
+                startup_rows=startup_rows,
+                batch=batch,
+                keep=keep,
+            )
+        count, rows, width = source.shape[0], source.shape[1] - conv.context, channels or outer
+        kept = source.new_empty(count, rows * outer // width, width) if keep or after is None else None
+        activated = source.new_empty(count, context + rows * outer // width, width) if after is not None else None
+        positions = batch.positions if startup_rows else None
+        arguments = (residual, kept, activated, positions, context * width, startup_rows * width)
+        if (taps, inner) in self.plan.library and after is not None:
+            self._library_conv(source, conv, after, arguments)
+        else:
+            self._gemm(source, conv, after, arguments)
+        return kept, activated
+
+    def _gemm(self, source: torch.Tensor, conv: TapConv, after: Snake | None, arguments: tuple) -> None:
+        residual, kept, activated, positions, offset, startup = arguments
+        taps, inner, outer = conv.weight.shape
+        count, source_rows, _ = source.shape
+        rows = source_rows - conv.context
+        tile = self.plan.gemm_tile(taps, inner, outer, count * rows, heavy=kept is not None)
+        block_k = next(size for size in (tile.block_k, 64, 32, 16) if inner % size == 0 and size <= tile.block_k)
+        left, right = source, conv.weight
+        if tile.tma:
+            left, right = _descriptors(source, conv.weight, tile, block_k)
+        anything = kept if kept is not None else activated
+        total = count * (source_rows if tile.tma else rows)
+        tap_gemm_kernel[(triton.cdiv(total, tile.block_m) * triton.cdiv(outer, tile.block_n),)](
+            left,
+            right,
+            conv.bias,
+            after.alpha if after else conv.bias,
+            after.inverse_beta if after else conv.bias,
+            residual if residual is not None else anything,
+            anything,
+            activated if activated is not None else anything,
+            positions if positions is not None else conv.bias,
+            count,
+            rows,
+            source_rows,
+            inner,
+            outer,
+            conv.dilation * inner,
+            activated.stride(0) if activated is not None else 0,
+            offset,
+            startup,
+            TAPS=taps,
+            RESIDUAL=residual is not None,
+            KEEP=kept is not None,
+            AFTER=after is not None,
+            STARTUP=positions is not None,
+            TMA=tile.tma,
+            BLOCK_M=tile.block_m,
+            BLOCK_N=tile.block_n,
+            BLOCK_K=block_k,
+            GROUP=8,
+            PRECISION=_precision(source),
+            CACHE=tile.cache,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+    def _library_conv(self, source: torch.Tensor, conv: TapConv, after: Snake, arguments: tuple) -> None:
+        residual, kept, activated, positions, offset, startup = arguments
+        y = self._library_products(source, conv)
+        outer = y.shape[2]
+        elements, block = y.shape[1] * outer, 1024
+        epilogue_kernel[(triton.cdiv(elements, block), y.shape[0])](
+            y,
+            conv.bias,
+            after.alpha,
+            after.inverse_beta,
+            residual if residual is not None else y,
+            kept if kept is not None else y,
+            activated,
+            positions if positions is not None else y,
+            y.numel(),
+            elements,
+            outer,
+            activated.stride(0),
+            offset,
+            startup,
+            RESIDUAL=residual is not None,
+            KEEP=kept is not None,
+            STARTUP=positions is not None,
+            BLOCK=block,
+        )
+
+    def _library_products(self, source: torch.Tensor, conv: TapConv) -> torch.Tensor:
+        taps = conv.weight.shape[0]
+        rows = source.shape[1] - conv.context
+        if taps == 1:
+            return source @ conv.weight[0]
+        if taps == 2:
+            flat = [source[:, tap : tap + rows].reshape(-1, source.shape[2]) for tap in range(2)]
+            y = torch.addmm(flat[0] @ conv.weight[0], flat[1], conv.weight[1])
+            return y.view(source.shape[0], rows, -1)
+        if id(conv) not in self._library_weights:
+            weight = conv.weight.permute(2, 1, 0)[:, :, None]
+            self._library_weights[id(conv)] = weight.contiguous(memory_format=torch.channels_last)
+        y = functional.conv2d(
+            source[:, None].permute(0, 3, 1, 2), self._library_weights[id(conv)], dilation=(1, conv.dilation)
+        )
+        return y.permute(0, 2, 3, 1)[:, 0].contiguous()
+
+    def residual_unit(
+        self,
+        source: torch.Tensor,
+        residual: torch.Tensor,
+        unit: ResidualUnit,
+        *,
+        context: int,
+        startup_rows: int,
+        batch: Batch,
+        keep: bool,
+    ):
+        taps, channels, _ = unit.conv1.weight.shape
+        tile = self.plan.units.get(channels)
+        if tile is None:
+            return super().residual_unit(
+                source, residual, unit, context=context, startup_rows=startup_rows, batch=batch, keep=keep
+            )
+        count, source_rows, _ = source.shape
+        rows = source_rows - unit.conv1.context
+        kept = torch.empty_like(residual) if keep else None
+        activated = source.new_empty(count, context + rows, channels)
+        low = triton.next_power_of_2(channels) // 2
+        residual_unit_kernel[(triton.cdiv(count * rows, tile.block_m),)](
+            source,
+            unit.conv1.weight,
+            unit.conv1.bias,
+            unit.middle.alpha,
+            unit.middle.inverse_beta,
+            unit.conv2.weight,
+            unit.conv2.bias,
+            unit.after.alpha,
+            unit.after.inverse_beta,
+            residual,
+            kept if keep else activated,
+            activated,
+            batch.positions,
+            count,
+            rows,
+            source_rows,
+            unit.conv1.dilation * channels,
+            activated.stride(0),
+            context * channels,
+            startup_rows,
+            TAPS=taps,
+            CHANNELS=channels,
+            LOW=low,
+            HIGH=channels - low,
+            KEEP=keep,
+            STARTUP=startup_rows > 0,
+            BLOCK_M=tile.block_m,
+            BLOCK_K=tile.block_k,
+            PRECISION=_precision(source),
+            CACHE=tile.cache,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+        return kept, activated
+
+    def waveform(self, buffer: torch.Tensor, conv: TapConv) -> torch.Tensor:
+        taps, channels, _ = conv.weight.shape
+        count, rows = buffer.shape[0], buffer.shape[1] - conv.context
+        out = torch.empty(count, rows, device=buffer.device, dtype=torch.float32)
+        waveform_kernel[(triton.cdiv(out.numel(), 64),)](
+            buffer, conv.weight, conv.bias, out, rows, out.numel(), taps, channels, triton.next_power_of_2(channels), 64
+        )
+        return out
+
+
+def _descriptors(source: torch.Tensor, weight: torch.Tensor, tile: GemmTile, block_k: int):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    flat_source, flat_weight = source.view(-1, source.shape[2]), weight.view(-1, weight.shape[2])
+    return (
+        TensorDescriptor.from_tensor(flat_source, [tile.block_m, block_k]),
+        TensorDescriptor.from_tensor(flat_weight, [block_k, tile.block_n]),
+    )
