@@ -51,12 +51,14 @@ class KernelPlan:
     `library`: convolutions left to cuDNN and cuBLAS, with the epilogue in a kernel of its own. `gemm`: tiles of large
     products. `units`: by channels, residual units that run as one fused kernel. `tiles`: for everything else, from
     large to small: the first one that gives every multiprocessor work is taken, so that short chunks spread out.
+    `attention`: whether attention runs as our kernel.
     """
 
     library: frozenset[tuple[int, int]] = frozenset()
     gemm: Mapping[tuple[int, int], GemmTile] = field(default_factory=dict)
     units: Mapping[int, UnitTile] = field(default_factory=dict)
     tiles: tuple[GemmTile, ...] = GENERAL_TILES
+    attention: bool = True
 
     def gemm_tile(self, taps: int, inner: int, outer: int, rows: int, heavy: bool = False) -> GemmTile:
         """Tile for a product of `rows` rows; `heavy`: the epilogue stores two results, too much beside a wide tile."""
@@ -79,4 +81,4 @@ H200_PLAN = KernelPlan(
 )
 
 # Exact float32 products run without tensor cores and need twice the shared memory: small tiles, nothing fused.
-FLOAT32_PLAN = KernelPlan(tiles=(GemmTile(64, 64, 32, 4, 2), GemmTile(32, 32, 32, 4, 2)))
+FLOAT32_PLAN = KernelPlan(tiles=(GemmTile(64, 64, 32, 4, 2), GemmTile(32, 32, 32, 4, 2)), attention=False)

@@ -84,7 +84,7 @@ class TritonOps(Ops):
         return queries, keys_values
 
     def window_attention(self, queries, keys_values, batch: Batch, heads: int, head_dim: int) -> torch.Tensor:
-        if not _power_of_two(head_dim) or head_dim < 16:
+        if not self.plan.attention or not _power_of_two(head_dim) or head_dim < 16:
             return super().window_attention(queries, keys_values, batch, heads, head_dim)
         count, frames = queries.shape[:2]
         block = 16 if frames <= 16 else 32
@@ -311,8 +311,18 @@ class TritonOps(Ops):
         taps, channels, _ = conv.weight.shape
         count, rows = buffer.shape[0], buffer.shape[1] - conv.context
         out = torch.empty(count, rows, device=buffer.device, dtype=torch.float32)
-        waveform_kernel[(triton.cdiv(out.numel(), 64),)](
-            buffer, conv.weight, conv.bias, out, rows, out.numel(), taps, channels, triton.next_power_of_2(channels), 64
+        per_program = 16
+        waveform_kernel[(triton.cdiv(out.numel(), per_program),)](
+            buffer,
+            conv.weight,
+            conv.bias,
+            out,
+            rows,
+            out.numel(),
+            taps,
+            channels,
+            triton.next_power_of_2(channels),
+            per_program,
         )
         return out
 
