@@ -169,8 +169,14 @@ def compile_share(config: Code2WavConfig, parameters: Code2WavParameters, share:
     """Run every `shares`-th variant once on a small step, so that its kernels are in Triton's cache on disk."""
     # Small steps take the tile that is asked for, too.
     plan_module.MULTIPROCESSORS = 0
-    variants = [(case, plan) for case in cases(config, parameters, 8, 25) for _, plan in case.plans if not plan.library]
-    for case, plan in variants[share::shares]:
+    variants = {}
+    for case in cases(config, parameters, 8, 25):
+        for tile, plan in case.plans:
+            if not plan.library:
+                # Layers of one kind share their kernels, whatever their width.
+                kind = case.name.rstrip("0123456789"), case.key[0], case.key[1] % 64, tuple(plan.units)
+                variants.setdefault((kind, tile), (case, plan))
+    for case, plan in list(variants.values())[share::shares]:
         source = torch.zeros(case.source, device="cuda", dtype=torch.bfloat16)
         residual = torch.zeros(case.residual, device="cuda", dtype=torch.bfloat16) if case.residual else None
         case.run(TritonOps(plan), source, residual)
