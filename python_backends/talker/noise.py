@@ -20,20 +20,24 @@ def mix(bits: torch.Tensor) -> torch.Tensor:
     return bits ^ (bits >> 16)
 
 
-def noise_key(seed_low: torch.Tensor, seed_high: torch.Tensor, frame: torch.Tensor, group: int) -> torch.Tensor:
-    """Key int64 [rows] of one draw. The halves of the seed are int64 below 2**32; `frame` int64 counts from 0."""
-    key = mix(mix(seed_low ^ SEED_SALT) ^ seed_high)
+def stream_key(seed_low: torch.Tensor, seed_high: torch.Tensor) -> torch.Tensor:
+    """Key int64 [rows] of a whole stream. The halves of the seed are int64 below 2**32."""
+    return mix(mix(seed_low ^ SEED_SALT) ^ seed_high)
+
+
+def draw_key(stream: torch.Tensor, frame: torch.Tensor, group: int) -> torch.Tensor:
+    """Key int64 [rows] of one draw of streams with keys `stream`; `frame` int64 [rows] counts from 0."""
     counter = frame * GROUPS_PER_FRAME + group
-    return mix(key ^ ((counter * COUNTER_STEP) & MASK))
+    return mix(stream ^ ((counter * COUNTER_STEP) & MASK))
 
 
-def uniform(key: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Float32 [rows, tokens] in (0, 1): (23 hash bits + 0.5) / 2**23, exact in float32."""
-    token = torch.arange(tokens, device=key.device, dtype=torch.int64)
-    bits = mix(key[:, None] ^ ((token * TOKEN_STEP) & MASK)[None, :])
+def uniform(key: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Float32 [rows, n] in (0, 1) for token ids int64 [rows, n] or [1, n]: (23 hash bits + 0.5) / 2**23, exact in
+    float32."""
+    bits = mix(key[:, None] ^ ((tokens * TOKEN_STEP) & MASK))
     return ((bits >> 9).to(torch.float32) + 0.5) * (2.0**-23)
 
 
-def gumbel(key: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Standard Gumbel noise float32 [rows, tokens]; argmax(logits + gumbel) draws from softmax(logits)."""
+def gumbel(key: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise float32 [rows, n]; argmax(logits + gumbel) draws from softmax(logits)."""
     return -torch.log(-torch.log(uniform(key, tokens)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from python_backends.talker.noise import gumbel, noise_key
+from python_backends.talker.noise import draw_key, gumbel, stream_key
 from python_backends.talker.shapes import TalkerShape
 from python_backends.talker.slots import FLOATS, INTS
 
@@ -30,6 +31,10 @@ class RowSettings:
     def int(self, name: str) -> torch.Tensor:
         return self.ints[:, INTS.index(name)]
 
+    @cached_property
+    def stream_key(self) -> torch.Tensor:
+        return stream_key(self.int("seed_low"), self.int("seed_high"))
+
     def draw(self, group: int) -> RowSampling:
         """Settings of the draw of one code group."""
         prefix = "predictor_" if group else ""
@@ -37,7 +42,7 @@ class RowSettings:
             self.float(f"{prefix}temperature"),
             self.int(f"{prefix}top_k"),
             self.float(f"{prefix}top_p"),
-            noise_key(self.int("seed_low"), self.int("seed_high"), self.frame, group),
+            draw_key(self.stream_key, self.frame, group),
             self.widest,
         )
 
@@ -45,7 +50,7 @@ class RowSettings:
 @dataclass(frozen=True)
 class RowSampling:
     """Settings of one draw. `temperature` float32 [rows], 0 for greedy; `top_k` int64 [rows], 0 keeps all;
-    `top_p` float32 [rows]; `key` int64 [rows], see `noise_key`; `widest` as in RowSettings."""
+    `top_p` float32 [rows]; `key` int64 [rows], see `draw_key`; `widest` as in RowSettings."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -75,26 +80,27 @@ def penalise(
     return logits.masked_fill(suppressed[None, :] | banned, float("-inf"))
 
 
-def filtered(logits: torch.Tensor, sampling: RowSampling) -> torch.Tensor:
-    """Logits over temperature with top-k, then top-p, losers at -inf. Ties at either edge are all kept."""
-    greedy = sampling.temperature == 0
-    scaled = logits / torch.where(greedy, 1.0, sampling.temperature)[:, None]
+def candidates(logits: torch.Tensor, sampling: RowSampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits over temperature, largest first, after top-k and then top-p, losers at -inf; and their token ids.
+
+    Both are [rows, n] with n the vocabulary, or CANDIDATES where no row's top-k is larger. Ties at an edge are kept.
+    """
     vocab = logits.shape[-1]
+    temperature = torch.where(sampling.temperature == 0, 1.0, sampling.temperature)
     depth = CANDIDATES if 0 < sampling.widest <= CANDIDATES else vocab
-    ordered = scaled.topk(min(depth, vocab), dim=-1).values
-    count = torch.where(sampling.top_k == 0, vocab, sampling.top_k).clamp(max=ordered.shape[-1])
-    kth = ordered.gather(1, (count - 1)[:, None])
-    ordered = ordered.masked_fill(ordered < kth, float("-inf"))
-    probability = ordered.softmax(dim=-1)
+    scaled, tokens = (logits / temperature[:, None]).topk(min(depth, vocab), dim=-1)
+    count = torch.where(sampling.top_k == 0, vocab, sampling.top_k).clamp(max=scaled.shape[-1])
+    scaled = scaled.masked_fill(scaled < scaled.gather(1, (count - 1)[:, None]), float("-inf"))
+    probability = scaled.softmax(dim=-1)
     mass_above = probability.cumsum(-1) - probability
-    inside = (mass_above < sampling.top_p[:, None]) | (sampling.top_p[:, None] >= 1)
-    lowest = ordered.masked_fill(~inside, float("inf")).amin(dim=-1, keepdim=True)
-    return scaled.masked_fill((scaled < kth) | (scaled < lowest), float("-inf"))
+    top_p = sampling.top_p[:, None]
+    inside = (mass_above < top_p) | (top_p >= 1)
+    lowest = scaled.masked_fill(~inside, float("inf")).amin(dim=-1, keepdim=True)
+    return scaled.masked_fill(scaled < lowest, float("-inf")), tokens
 
 
 def sample(logits: torch.Tensor, sampling: RowSampling) -> torch.Tensor:
     """Draw one token per row: int64 [rows]. Greedy rows take the largest logit."""
-    kept = filtered(logits, sampling)
-    noisy = kept + gumbel(sampling.key, logits.shape[-1])
-    greedy = (sampling.temperature == 0)[:, None]
-    return torch.where(greedy, logits, noisy).argmax(dim=-1)
+    scaled, tokens = candidates(logits, sampling)
+    best = (scaled + gumbel(sampling.key, tokens)).argmax(dim=-1, keepdim=True)
+    return torch.where(sampling.temperature == 0, logits.argmax(dim=-1), tokens.gather(1, best)[:, 0])

@@ -52,7 +52,7 @@ def open_streams(engine: TalkerEngine, config: Path, numbers: list[int], frames:
     """Open streams that speak exactly `frames` frames each, with a prompt of 128 rows and a seed of their own."""
     ids = read_shape(config).ids
     for number in numbers:
-        user = (np.arange(PROMPT_ROWS - 12) * 7 + number) % 1000 + 2000
+        user = (np.arange(PROMPT_ROWS - 8 - 4) * 7 + number) % 1000 + 2000
         prompt = np.array([ids.im_start, ids.user, 198, *user, ids.tts_pad, ids.im_start, ids.assistant, 198])
         text = (np.arange(TEXT_IDS) * 11 + number) % 1000 + 3000
         sampling = TalkerSampling(max_tokens=frames, ignore_eos=True)
@@ -130,17 +130,21 @@ def paths(config: Path, options: TalkerOptions, frames: int) -> dict:
         open_streams(engine, config, list(range(count)), 8)
         run_all(engine, sink, count)
         sink.reset()
-        before = engine.stats()
         begun = time.perf_counter()
         open_streams(engine, config, list(range(count)), frames)
+        prefilled = engine.stats()["prefill_rows"] + count * PROMPT_ROWS
+        while engine.stats()["prefill_rows"] < prefilled:
+            engine.step()
+        engine.join()
+        before = engine.stats()["steps"]
         seconds = run_all(engine, sink, count)
-        steps = engine.stats()["steps"] - before["steps"]
+        steps = engine.stats()["steps"] - before
         row = {
             "streams": count,
             "steps": steps,
             "wall_ms_a_step": round(seconds / steps * 1e3, 3),
             "first_chunk_ms_last_stream": round((max(sink.first_chunk.values()) - begun) * 1e3, 1),
-            "rtf": round(seconds / (frames * 0.08), 4),
+            "rtf": round((time.perf_counter() - begun) / (frames * 0.08), 4),
         }
         digests.append({stream: value.hexdigest() for stream, value in sink.hashes.items()})
         if asynchronous and torch.device(options.device).type == "cuda":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 TARGETS_MS = {"1": 3.0, "64": 6.0, "128": 8.0}
@@ -58,3 +59,9 @@ def save(results: dict, folder: Path) -> None:
     figure.tight_layout()
     figure.savefig(folder / "talker.png", dpi=120)
     pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    # Draws the plot again from a talker.json made on a machine without matplotlib.
+    source = Path(sys.argv[1])
+    save(json.loads(source.read_text()), source.parent)

@@ -31,7 +31,7 @@ def small_shape() -> TalkerShape:
         heads=4,
         kv_heads=2,
         head_dim=16,
-        vocab=96,
+        vocab=1120,
         intermediate=0,
         rope_theta=1e6,
         eps=EPS,
@@ -158,13 +158,13 @@ def settings(frame: int) -> RowSettings:
     return RowSettings(floats, ints, torch.full((len(columns),), frame))
 
 
-@pytest.mark.parametrize("frame", range(4))
+@pytest.mark.parametrize("frame", range(2))
 def test_draws(bench, frame):
     torch.manual_seed(frame)
     rows = settings(frame)
     slots = torch.randperm(len(SAMPLINGS))
-    first, later = 3 * torch.randn(len(SAMPLINGS), 96), 3 * torch.randn(len(SAMPLINGS), 80)
-    seen = torch.rand(len(SAMPLINGS), 96) < 0.3
+    first, later = 3 * torch.randn(len(SAMPLINGS), 1120), 3 * torch.randn(len(SAMPLINGS), 80)
+    seen = torch.rand(len(SAMPLINGS), 1120) < 0.3
     results = []
     for kernels in (bench.triton, bench.torch):
         mine = seen.clone()

@@ -14,8 +14,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from python_backends.talker.noise import noise_key, uniform
-from python_backends.talker.sampler import RowSampling, filtered, penalise, sample
+from python_backends.talker.noise import draw_key, stream_key, uniform
+from python_backends.talker.sampler import RowSampling, candidates, penalise, sample
 
 VOCAB = 48
 DRAWS = 20_000
@@ -23,7 +23,7 @@ DRAWS = 20_000
 
 def row_sampling(rows: int, temperature=0.9, top_k=50, top_p=1.0, group=0, widest=0) -> RowSampling:
     seeds = torch.arange(rows)
-    key = noise_key(seeds, torch.zeros_like(seeds), torch.full((rows,), 3), group)
+    key = draw_key(stream_key(seeds, torch.zeros_like(seeds)), torch.full((rows,), 3), group)
     fill = torch.ones(rows)
     return RowSampling(fill * temperature, (fill * top_k).long(), fill * top_p, key, widest)
 
@@ -46,7 +46,8 @@ def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -
 def test_filters_equal_transformers(seed, temperature, top_k, top_p):
     logits = 4 * torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(seed))
     for widest in (0, 50):
-        ours = filtered(logits, row_sampling(3, temperature, top_k, top_p, widest=widest if top_k else 0))
+        kept, tokens = candidates(logits, row_sampling(3, temperature, top_k, top_p, widest=widest if top_k else 0))
+        ours = torch.full_like(logits, float("-inf")).scatter(1, tokens, kept)
         torch.testing.assert_close(ours, warped(logits, temperature, top_k, top_p))
 
 
@@ -95,7 +96,8 @@ def plain_mix(bits: int) -> int:
 @settings(max_examples=100, deadline=None)
 def test_noise_is_the_documented_hash(seed, frame, group, token):
     low, high = torch.tensor([seed % 2**32]), torch.tensor([seed >> 32])
-    ours = uniform(noise_key(low, high, torch.tensor([frame]), group), 3072)[0, token]
+    key = draw_key(stream_key(low, high), torch.tensor([frame]), group)
+    ours = uniform(key, torch.arange(3072)[None, :])[0, token]
     key = plain_mix(plain_mix(seed % 2**32 ^ 0x9E3779B9) ^ (seed >> 32))
     key = plain_mix(key ^ ((frame * 64 + group) * 0x85EBCA6B % 2**32))
     bits = plain_mix(key ^ (token * 0xC2B2AE35 % 2**32))
@@ -105,12 +107,14 @@ def test_noise_is_the_documented_hash(seed, frame, group, token):
 def test_noise_is_uniform_and_unrelated_across_its_arguments():
     seeds = torch.arange(64)
     zero = torch.zeros_like(seeds)
-    draws = [
-        uniform(noise_key(seeds, zero, zero, 0), 2048),
-        uniform(noise_key(seeds, zero + 1, zero, 0), 2048),
-        uniform(noise_key(seeds, zero, zero + 1, 0), 2048),
-        uniform(noise_key(seeds, zero, zero, 1), 2048),
+    tokens = torch.arange(2048)[None, :]
+    keys = [
+        draw_key(stream_key(seeds, zero), zero, 0),
+        draw_key(stream_key(seeds, zero + 1), zero, 0),
+        draw_key(stream_key(seeds, zero), zero + 1, 0),
+        draw_key(stream_key(seeds, zero), zero, 1),
     ]
+    draws = [uniform(key, tokens) for key in keys]
     for index, one in enumerate(draws):
         assert abs(float(one.mean()) - 0.5) < 5 / (12 * one.numel()) ** 0.5
         histogram = torch.histc(one, 64, 0, 1)

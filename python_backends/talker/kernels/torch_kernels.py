@@ -14,9 +14,8 @@ ATTENTION_BLOCK = 256
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm over the last axis in float32, scaled in the input's dtype."""
-    wide = x.float()
-    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+    """RMSNorm over the last axis."""
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
@@ -155,13 +154,11 @@ class TorchKernels:
         q, k = rotate(q, angles), rotate(k, angles)
         k_buffer[:, first:end] = k.view(count, batch, kv_heads, dim).transpose(0, 1)
         v_buffer[:, first:end] = v.view(count, batch, kv_heads, dim).transpose(0, 1)
-        grouped = q.view(count, batch, kv_heads, -1, dim)
-        score = torch.einsum("tbkgd,bskd->tbkgs", grouped.float(), k_buffer[:, :end].float()) * dim**-0.5
-        position = torch.arange(end, device=q.device)
-        hidden = position[None, :] > position[first:end, None]
-        share = score.masked_fill(hidden[:, None, None, None, :], float("-inf")).softmax(dim=-1)
-        out = torch.einsum("tbkgs,bskd->tbkgd", share, v_buffer[:, :end].float())
-        return out.reshape(len(qkv), -1).to(qkv.dtype)
+        queries = q.view(count, batch, -1, dim).permute(1, 2, 0, 3)
+        keys, values = k_buffer[:, :end].transpose(1, 2), v_buffer[:, :end].transpose(1, 2)
+        # Several new positions come only at the start, where the square causal mask is the right one.
+        out = F.scaled_dot_product_attention(queries, keys, values, is_causal=count > 1, enable_gqa=True)
+        return out.permute(2, 0, 1, 3).reshape(len(qkv), -1)
 
     def draw_first(
         self, logits: torch.Tensor, settings: RowSettings, seen: torch.Tensor, slots: torch.Tensor
