@@ -62,7 +62,7 @@ def _blocks(file, field: str) -> Iterator[np.ndarray]:
 
     try:
         while len(block := file.read(frames=10 * file.samplerate, dtype="float32", always_2d=True)):
-            yield block.mean(axis=1, dtype=np.float32)
+            yield block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
     except soundfile.SoundFileError as error:
         raise InvalidRequest(field, f"is damaged: {error}") from None
 

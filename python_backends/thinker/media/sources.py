@@ -65,12 +65,15 @@ def _local(source: str, field: str, options: MediaOptions) -> bytes:
     except OSError:
         # One answer for all: whether a path outside the directory exists is nobody's business.
         raise InvalidRequest(field, "cannot be read") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         # Of the open file, not of the path: a link cannot be exchanged between the check and the read.
-        real = os.readlink(f"/proc/self/fd/{file.fileno()}")
-        if os.path.commonpath([root, real]) != root or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        real = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.commonpath([root, real]) != root or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InvalidRequest(field, "cannot be read")
-        return _limited(file.read(options.max_bytes + 1), field, options.max_bytes)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return _limited(file.read(options.max_bytes + 1), field, options.max_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def _limited(data: bytes, field: str, max_bytes: int) -> bytes:

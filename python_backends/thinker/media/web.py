@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -23,6 +25,10 @@ def fetch(url: str, field: str, options: MediaOptions) -> bytes:
     for _ in range(MAX_REDIRECTS + 1):
         parts = _allowed(url, field, options)
         connection = _connect(parts, field, options, deadline)
+        # A time limit on the socket starts anew with each byte: only this one cannot be put off.
+        watch = threading.Timer(_left(field, deadline), _cut, (connection.sock,))
+        watch.daemon = True
+        watch.start()
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", target, headers={"User-Agent": "qwen3-omni", "Accept-Encoding": "identity"})
@@ -32,10 +38,12 @@ def fetch(url: str, field: str, options: MediaOptions) -> bytes:
                 continue
             if response.status != 200:
                 raise InvalidRequest(field, f"the server answered {response.status}")
-            return _body(response, connection, field, options.max_bytes, deadline)
+            return _body(response, field, options.max_bytes, deadline)
         except (OSError, http.client.HTTPException) as error:
+            _left(field, deadline)
             raise InvalidRequest(field, f"could not be fetched: {type(error).__name__}") from None
         finally:
+            watch.cancel()
             connection.close()
     raise InvalidRequest(field, f"more than {MAX_REDIRECTS} redirects")
 
@@ -64,13 +72,15 @@ def _connect(parts: SplitResult, field: str, options: MediaOptions, deadline: fl
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise InvalidRequest(field, f"the host {host!r} was not found") from None
-    addresses = [item[4][0] for item in found]
-    if not options.allow_private_addresses and not all(_public(address) for address in addresses):
+    if not options.allow_private_addresses and not all(_public(item[4][0]) for item in found):
         raise InvalidRequest(field, f"the host {host!r} has a private address")
     connection = http.client.HTTPConnection(host, port, timeout=_left(field, deadline))
     try:
         # Connected here, so that no second look-up can answer with another address.
-        connection.sock = socket.create_connection((addresses[0], port), timeout=_left(field, deadline))
+        family, kind, protocol, _, address = found[0]
+        connection.sock = socket.socket(family, kind, protocol)
+        connection.sock.settimeout(_left(field, deadline))
+        connection.sock.connect(address)
         if secure:
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
     except OSError as error:
@@ -86,20 +96,23 @@ def _public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-def _body(response: http.client.HTTPResponse, connection, field: str, max_bytes: int, deadline: float) -> bytes:
+def _body(response: http.client.HTTPResponse, field: str, max_bytes: int, deadline: float) -> bytes:
     blocks, size = [], 0
-    while True:
-        connection.sock and connection.sock.settimeout(_left(field, deadline))
-        block = response.read1(_BLOCK)
-        if not block:
-            break
+    while block := response.read1(_BLOCK):
         size += len(block)
         if size > max_bytes:
             raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
         blocks.append(block)
+    _left(field, deadline)
     if response.length:
         raise InvalidRequest(field, "the connection ended early")
     return b"".join(blocks)
+
+
+def _cut(connected: socket.socket) -> None:
+    # Not the method of SSLSocket, which would take the session from under the reading thread.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _left(field: str, deadline: float) -> float:
