@@ -11,7 +11,7 @@ class Prompt:
 
     text: str
     max_tokens: int = 200
-    max_frames: int = 160
+    max_frames: int = 40
     system: str | None = None
 
     @property
@@ -29,11 +29,11 @@ class Prompt:
 
 PROMPTS = {
     "greeting": Prompt("Hello! Who are you?"),
-    "one word": Prompt("Do you speak Chinese?"),
     "one token": Prompt("Hush."),
-    "chinese": Prompt("你好，请介绍一下你自己。"),
+    "few words": Prompt("Sing me a song."),
+    "chinese": Prompt("天气怎么样？"),
     "empty": Prompt("No coffee, please."),
-    "cut": Prompt("Describe a cat.", max_tokens=12),
+    "cut": Prompt("Say yes.", max_tokens=12),
     "system prompt": Prompt("What is the capital of France?", system="You answer in one sentence."),
-    "long": Prompt("Name three colours."),
+    "long": Prompt("What is your name?"),
 }

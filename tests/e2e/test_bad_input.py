@@ -9,7 +9,7 @@ import pytest
 from client.streaming import OmniClient, OmniClientError
 from tests.e2e.prompts import PROMPTS
 
-GOOD = PROMPTS["one word"].request()
+GOOD = PROMPTS["few words"].request()
 USER = GOOD["messages"]
 
 BAD = {

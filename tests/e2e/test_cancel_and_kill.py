@@ -109,7 +109,7 @@ def test_a_killed_engine_fails_its_streams_and_comes_back(server, stage):
 def _serves(server: Server) -> bool:
     async def run():
         async with OmniClient(server.url) as client:
-            return await client.ask(PROMPTS["one word"].request())
+            return await client.ask(PROMPTS["few words"].request())
 
     try:
         return asyncio.run(run()).audio.size > 0
