@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -125,12 +126,16 @@ class Code2WavEngine:
             positions = [stream.position for stream in plan.streams]
             codes = np.stack([stream.take(plan.frames, now) for stream in plan.streams])
             chunks = self._account(plan)
+            # The step takes its place among the deliveries before it is launched: what another thread adds meanwhile,
+            # such as the end of one of its streams, must come after its audio.
+            launched: Future[Callable[[Consumer], None]] = Future()
+            self._output.put(lambda: self._deliver_batch(chunks, launched))
         try:
-            samples = self._runner.launch(codes, slots, positions)
+            launched.set_result(self._runner.launch(codes, slots, positions))
         except Exception as error:
+            launched.set_exception(error)
             self._fail_all(StageFailed(f"code2wav: {error}"))
             raise
-        self._output.put(lambda: self._deliver_batch(chunks, samples))
         self._output.drain()
         return True
 
@@ -190,7 +195,7 @@ class Code2WavEngine:
         self._frames += plan.frames * len(plan.streams)
         return chunks
 
-    def _deliver_batch(self, chunks: list[_Chunk], samples: Callable[[Consumer], None]) -> None:
+    def _deliver_batch(self, chunks: list[_Chunk], launched: Future[Callable[[Consumer], None]]) -> None:
         rows: list[np.ndarray] = []
 
         def consume(array: np.ndarray) -> None:
@@ -198,7 +203,7 @@ class Code2WavEngine:
                 rows.append(_convert(row[self.config.startup_samples :] if first else row, stream.sample_format))
 
         try:
-            samples(consume)
+            launched.result()(consume)
         except Exception as error:
             self._error = error
             self._fail_all(StageFailed(f"code2wav: {error}"))

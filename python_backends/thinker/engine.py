@@ -89,6 +89,7 @@ class ThinkerEngine:
         if request.speak and not core.speaks:
             raise InvalidRequest("modalities", "this checkpoint answers in text only")
         conversation = parse_messages(request.messages, core.prompts.control_tokens)
+        core.check_limit(request.sampling.max_tokens)
         params = core.sampling_params(request.sampling, request.seed)
         text = core.prompts.text(conversation)
         stream = Stream(f"{request.stream_id}/{next(self._numbers)}", request, Detokenizer(core.token_bytes))

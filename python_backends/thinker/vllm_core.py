@@ -79,6 +79,13 @@ class VllmCore:
             limit = self.max_model_len
             raise InvalidRequest("messages", f"make {length} tokens; the context of {limit} must hold an answer too")
 
+    def check_limit(self, max_tokens: int) -> None:
+        """Raises InvalidRequest for a limit that no answer can reach; the default one is cut by the context instead."""
+        if max_tokens > max(self.max_model_len, ThinkerSampling.max_tokens):
+            raise InvalidRequest(
+                "sampling.thinker.max_tokens", f"is {max_tokens}; the context holds {self.max_model_len} tokens"
+            )
+
     def text_input(self, ids: list[int]) -> Any:
         return self._engine.renderer.render_cmpl([{"prompt_token_ids": ids}])[0]
 

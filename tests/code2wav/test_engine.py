@@ -40,6 +40,22 @@ def test_the_end_may_come_after_the_last_frame(make_engine, sink, random_codes, 
     assert len(sink.chunks["s"][-1]) == 0
 
 
+def test_the_end_may_come_while_the_last_frame_is_being_decoded(make_engine, sink, random_codes, reference):
+    engine, codes = make_engine(), random_codes(5)
+    launch = engine._runner.launch
+
+    def launch_beside_the_end(*step):
+        engine.feed("s", codes[:0], finished=True)
+        return launch(*step)
+
+    engine._runner.launch = launch_beside_the_end
+    engine.add(Code2WavRequest("s"))
+    engine.feed("s", codes, finished=False)
+    run(engine)
+    np.testing.assert_allclose(sink.waveform("s"), reference(codes), atol=1e-5)
+    assert sink.ended["s"] == Finish("stop", {"samples": len(reference(codes)), "frames": 5})
+
+
 @pytest.mark.parametrize(
     "codes",
     [
