@@ -32,10 +32,11 @@ make_venv() { # directory, interpreter
         "(apt-get install python3-venv) and run the script again."
 }
 
+# Without byte code: Python writes that for what is imported, a small part of what is installed.
 pip_install() { # environment, then pip's arguments
     local environment=$1
     shift
-    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"
 }
 
 # ---- main ----------------------------------------------------------------------------------------------------------
@@ -192,6 +193,7 @@ set_up_triton() {
         # shellcheck disable=SC2064  # the path of now
         trap "rm -rf '$download'" EXIT
         unpack_triton "$download" "$version"
+        rm -rf "$download"
         check_libraries "$version"
         write_stamp triton "$key"
     fi
