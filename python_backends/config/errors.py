@@ -31,6 +31,18 @@ class Overloaded(OmniError):
     code = "overloaded"
 
 
+class TimedOut(OmniError):
+    """A time limit of the request or of the deploy configuration ran out."""
+
+    code = "timeout"
+
+
+class ShuttingDown(OmniError):
+    """The server takes no new work."""
+
+    code = "shutting_down"
+
+
 class StageFailed(OmniError):
     """A stage died or broke while the stream was on it."""
 

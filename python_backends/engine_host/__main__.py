@@ -35,6 +35,7 @@ class HostConfig:
     data: str
     options: dict = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    memory_fraction: float | None = None
 
 
 def _watch_parent() -> None:
@@ -47,6 +48,11 @@ def _watch_parent() -> None:
 
 def _build_stage(config: HostConfig, streams):
     # Imports stay here: each stage pulls in only its own libraries.
+    if config.memory_fraction is not None:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(config.memory_fraction)
+
     from python_backends.engine_host.checkpoint import local_checkpoint
 
     model = local_checkpoint(config.model)
@@ -73,15 +79,17 @@ def main() -> int:
         format=f"%(asctime)s {config.instance} %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    stop = threading.Event()
+    stop, loaded = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        # Nothing is open before the engine is built, and building it may take minutes.
+        signal.signal(number, lambda *_: stop.set() if loaded.is_set() else os._exit(0))
     threading.Thread(target=_watch_parent, name="parent", daemon=True).start()
 
     import zmq
 
     from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
-    from python_backends.engine_host.control import ControlServer, answer
+    from python_backends.engine_host.control import ControlServer, answer, report_failure
+    from python_backends.engine_host.progress import LoadProgress
     from python_backends.engine_host.stage import Inbox
     from python_backends.engine_host.streams import Streams
 
@@ -89,7 +97,14 @@ def main() -> int:
     context = zmq.Context()
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
-    stage = _build_stage(config, streams)
+    try:
+        with LoadProgress():
+            stage = _build_stage(config, streams)
+    except Exception as error:
+        log.exception("the engine could not be built")
+        report_failure(context, config.control, f"{type(error).__name__}: {error}")
+        context.destroy(linger=1000)
+        return 1
     receiver = ChunkReceiver(context, config.data)
     inbox = Inbox(receiver, streams, stage)
     control = ControlServer(
@@ -97,17 +112,28 @@ def main() -> int:
         config.control,
         config.calls,
         {
-            "open": stage.open,
-            "open_all": lambda payload: {"answers": [answer(stage.open, stream) for stream in payload["streams"]]},
-            "status": lambda payload: stats(),
+            "open": lambda payload: open_one(payload),
+            "open_all": lambda payload: {"answers": [answer(open_one, stream) for stream in payload["streams"]]},
+            "abort": lambda payload: abort(payload["stream_id"]),
+            "load": lambda payload: {"open": len(streams)},
+            "status": lambda payload: {"instance": config.instance} | stats(),
         },
         lambda: stats(),
     )
 
+    def open_one(payload: dict) -> dict:
+        return {"data": receiver.address, "instance": config.instance} | stage.open(payload)
+
+    def abort(stream_id: str) -> dict:
+        if streams.drop(stream_id):
+            stage.abort(stream_id)
+        return {}
+
     def stats() -> dict:
         return {"open": len(streams), "pid": os.getpid(), "threads": threading.active_count(), **stage.stats()}
 
-    control.hello({"data": receiver.address, "pid": os.getpid(), "load_s": time.monotonic() - started})
+    control.hello({"load_s": time.monotonic() - started})
+    loaded.set()
     log.info("ready after %.1f s", time.monotonic() - started)
     failed = False
     try:

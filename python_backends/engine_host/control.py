@@ -27,6 +27,15 @@ def answer(handler: Callable[[dict], dict], payload: dict) -> dict:
         return {"error": {"code": "internal", "message": f"{type(error).__name__}: {error}"}}
 
 
+def report_failure(context: zmq.Context, stub_address: str, reason: str) -> None:
+    """Tell the stub why the engine cannot serve."""
+    socket = context.socket(zmq.PUSH)
+    socket.setsockopt(zmq.LINGER, 1000)
+    socket.connect(stub_address)
+    socket.send(msgpack.packb({"failure": reason}))
+    socket.close()
+
+
 class ControlServer:
     """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub. One thread.
 

@@ -21,6 +21,7 @@ class ThinkerStage:
 
     def __init__(self, options: ThinkerOptions, streams: Streams) -> None:
         self._streams = streams
+        self._held: dict[str, list[np.ndarray]] = {}
         self._engine = ThinkerEngine(options, self)
 
     def open(self, payload: dict) -> dict:
@@ -32,9 +33,12 @@ class ThinkerStage:
             speak=payload["sink"] is not None,
         )
         self._streams.open(request.stream_id, payload["reply"], payload["sink"])
+        if payload.get("hold_ids"):
+            self._held[request.stream_id] = []
         try:
             self._engine.add(request)
         except BaseException:
+            self._held.pop(request.stream_id, None)
             self._streams.drop(request.stream_id)
             raise
         return {}
@@ -49,6 +53,10 @@ class ThinkerStage:
 
     def output(self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None) -> None:
         finished = finish is not None
+        held = self._held.get(stream_id)
+        if held is not None:
+            held.append(ids)
+            ids = np.concatenate(self._held.pop(stream_id, held)) if finished else ids[:0]
         if ids.size or finished:
             self._streams.post(stream_id, "text_ids", to_sink=True, finished=finished, tensors={"ids": ids})
         if text or finished:
@@ -60,9 +68,11 @@ class ThinkerStage:
             self._streams.finish(stream_id)
 
     def failed(self, stream_id: str, error: OmniError) -> None:
+        self._held.pop(stream_id, None)
         self._streams.fail(stream_id, error)
 
     def abort(self, stream_id: str) -> None:
+        self._held.pop(stream_id, None)
         self._engine.abort(stream_id)
 
     def run(self, stop: threading.Event) -> None:

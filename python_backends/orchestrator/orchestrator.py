@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 import uuid
@@ -11,23 +12,27 @@ from dataclasses import asdict
 
 import zmq
 
-from python_backends.config.errors import Cancelled, OmniError, ProtocolError, StageFailed
+from python_backends.config.errors import Cancelled, OmniError, ProtocolError, ShuttingDown, StageFailed, TimedOut
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
+from python_backends.orchestrator.admission import Admission
+from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
-from python_backends.orchestrator.request import parse_request
+from python_backends.orchestrator.request import RequestDefaults, parse_request
 from python_backends.orchestrator.stream import OpenStage, Responder, Stream
 
 log = logging.getLogger(__name__)
 STAGES = ("thinker", "talker", "code2wav")
 CANCEL_POLL_S = 0.25  # between two polls of one stream
+DUE_POLL_S = 0.05  # between two looks at the time limits
 CANCEL_POLLS = 4  # in a row: each asks the server, which takes as long as a response
 GATHER = 512  # chunks that are merged at most before they are passed on
 
 
 class Orchestrator:
-    """Runs any number of client streams. `submit` is called by request threads; one thread opens, one receives chunks.
+    """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread opens,
+    one receives chunks, one frees stages of streams that ended early.
 
     `open_stage(name, payloads)` opens streams on a stage. It returns for each its reply, with at least `data` (where
     its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
@@ -40,12 +45,14 @@ class Orchestrator:
         open_stage: Callable[[str, list[dict]], list[dict | OmniError]],
         schedule: ChunkSchedule,
         adaptive_first_chunk: bool = False,
-        sampling_defaults: dict[str, dict] | None = None,
+        defaults: RequestDefaults | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._schedule = schedule
         self._adaptive = adaptive_first_chunk
-        self._defaults = sampling_defaults or {}
+        self._defaults = defaults
+        self._limits = limits or Limits()
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
         self._sender = ChunkSender(self._context, timeout_s=2.0)
@@ -54,26 +61,42 @@ class Orchestrator:
         self._dead_instances: set[str] = set()
         self._lock = threading.RLock()
         self._stop = threading.Event()
+        self._aborts: queue.SimpleQueue[tuple[str, OpenStage] | None] = queue.SimpleQueue()
+        self._next_due_poll = 0.0
         self._opener = Opener(self._open)
-        self._thread = threading.Thread(target=self._run, name="orchestrator", daemon=True)
-        self._thread.start()
+        self._admission = Admission(self._limits, self._opener.put)
+        self._threads = [
+            threading.Thread(target=self._run, name="orchestrator", daemon=True),
+            threading.Thread(target=self._run_aborter, name="aborter", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
-    def submit(self, raw: bytes | str, responder: Responder) -> None:
-        """Start one request. Never raises: what is wrong with it goes to `responder.error`."""
+    def submit(self, raw: bytes | str, responder: Responder, unhurried: bool = False) -> None:
+        """Start one request. Never raises: what is wrong with it goes to `responder.error`.
+
+        `unhurried`: no time limits.
+        """
         try:
             request = parse_request(raw, self._defaults)
         except OmniError as error:
             responder.error(error)
             return
-        stream = Stream(uuid.uuid4().hex, request, responder)
+        timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
+        stream = Stream(uuid.uuid4().hex, request, responder, timeouts)
         stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:
             self._streams[stream.stream_id] = stream
-        self._opener.put(stream)
+        try:
+            self._admission.offer(stream)
+        except OmniError as error:
+            self._end(stream.stream_id, error)
 
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
+        for stream in streams:
+            stream.mark("admitted")
         for name in reversed(STAGES):
             asked = [s for s in streams if name in s.expected and s.stream_id in self._streams]
             if not asked:
@@ -102,7 +125,8 @@ class Orchestrator:
         if name == "talker":
             schedule = asdict(self._schedule_for(stream.stages[-1].reply))
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
-        return payload | {"messages": request.messages, "sampling": asdict(request.thinker)}
+        hold = self._schedule.steady == 0
+        return payload | {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
 
     def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
         if not self._adaptive or self._schedule.steady == 0:
@@ -117,7 +141,7 @@ class Orchestrator:
                     self._end(stream.stream_id, StageFailed(f"the {opened.name} engine died; try again"))
                 return
         # The stream ended while this stage was being opened.
-        self._abort_stages(stream.stream_id, [opened])
+        self._aborts.put((stream.stream_id, opened))
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -129,6 +153,9 @@ class Orchestrator:
             for stream in touched.values():
                 self._flush(stream)
             polls_left = self._poll_cancelled()
+            if time.monotonic() >= self._next_due_poll:
+                self._next_due_poll = time.monotonic() + DUE_POLL_S
+                self._poll_due()
 
     def _gather(self, timeout_ms: int) -> list[Chunk]:
         """Everything that has arrived, so that what arrived for one client leaves as one response."""
@@ -148,6 +175,9 @@ class Orchestrator:
         if "instance" in chunk.meta:
             self._instance_died(chunk.source, chunk.meta["instance"])
             return
+        if "stopping" in chunk.meta:
+            self._drain()
+            return
         with self._lock:
             stream = self._streams.get(chunk.stream_id)
             if stream is None:
@@ -164,6 +194,8 @@ class Orchestrator:
                 self._end(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
             else:
                 touched[chunk.stream_id] = stream
+                if chunk.finished:
+                    self._admission.leave_stage(stream, chunk.source)
 
     def _flush(self, stream: Stream) -> None:
         with self._lock:
@@ -188,6 +220,28 @@ class Orchestrator:
                 self._end(stream.stream_id, Cancelled("the client cancelled the request"))
         return len(due) > CANCEL_POLLS
 
+    def _poll_due(self) -> None:
+        """End what has run out of time, and at shutdown what still runs."""
+        now = time.monotonic()
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            if (reason := stream.overdue()) is not None:
+                self._end(stream.stream_id, TimedOut(reason))
+            elif stream.ends_at is not None and now > stream.ends_at:
+                self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
+
+    def _drain(self) -> None:
+        """The server stops: what waits is refused, what runs has a little time left."""
+        with self._lock:
+            streams = list(self._streams.values())
+        ends_at = time.monotonic() + self._limits.drain_s
+        for stream in streams:
+            if "admitted" not in stream.timings:
+                self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
+            elif stream.ends_at is None:
+                stream.ends_at = ends_at
+
     def _instance_died(self, stage: str, instance: str) -> None:
         with self._lock:
             self._dead_instances.add(instance)
@@ -204,6 +258,7 @@ class Orchestrator:
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._checker.forget(stream_id, STAGES)
+            self._admission.leave(stream)
         return stream
 
     def _end(self, stream_id: str, error: OmniError) -> None:
@@ -214,16 +269,20 @@ class Orchestrator:
                 return
             open_stages = [o for o in stream.stages if o.name not in stream.finished]
         log.info("stream %s: %s: %s", stream_id, error.code, error)
-        self._abort_stages(stream_id, open_stages)
         stream.responder.error(error)
+        for opened in open_stages:
+            self._aborts.put((stream_id, opened))
 
-    def _abort_stages(self, stream_id: str, stages: list[OpenStage]) -> None:
-        for opened in stages:
+    def _run_aborter(self) -> None:
+        """Aborts have a thread of their own: a stage that does not take them must not hold up the others' streams."""
+        while (abort := self._aborts.get()) is not None:
+            stream_id, opened = abort
             if opened.instance in self._dead_instances:
                 self._sender.disconnect(opened.data)
                 continue
             try:
-                self._sender.send(opened.data, [Chunk(stream_id, "orchestrator", 0, "abort", True)])
+                chunk = Chunk(stream_id, "orchestrator", 0, "abort", True)
+                self._sender.send(opened.data, [chunk], lambda at=opened: at.instance in self._dead_instances)
             except StageFailed as unreachable:
                 log.warning("stream %s: cannot abort it on %s: %s", stream_id, opened.name, unreachable)
 
@@ -233,10 +292,12 @@ class Orchestrator:
     def close(self) -> None:
         """End all streams with an error and stop."""
         for stream_id in list(self._streams):
-            self._end(stream_id, StageFailed("the server is shutting down"))
+            self._end(stream_id, ShuttingDown("the server is shutting down"))
         self._stop.set()
         self._opener.close()
-        self._thread.join(2)
+        self._aborts.put(None)
+        for thread in self._threads:
+            thread.join(2)
         self._receiver.close()
         self._sender.close()
         self._context.destroy(linger=200)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
+from python_backends.orchestrator.limits import Timeouts, parse_timeouts
 
 MODALITIES = ("text", "audio")
 AUDIO_FORMATS = ("float32", "int16")
@@ -26,6 +27,7 @@ class OmniRequest:
     - `seed`: integer from 0 to 2**63-1; drawn and reported in the summary when missing.
     - `sampling`: `{"thinker": {...}, "talker": {...}}`, see ThinkerSampling and TalkerSampling.
     - `audio_format`: "float32" (default) or "int16".
+    - `timeouts`: `{"queue_s", "first_audio_s", "total_s"}`, see Timeouts; the server's own are the longest allowed.
     """
 
     messages: list[dict]
@@ -35,6 +37,7 @@ class OmniRequest:
     thinker: ThinkerSampling
     talker: TalkerSampling
     audio_format: str
+    timeouts: Timeouts = Timeouts()
 
     @property
     def wants_text(self) -> bool:
@@ -45,11 +48,23 @@ class OmniRequest:
         return "audio" in self.modalities
 
 
-_FIELDS = ("messages", "modalities", "speaker", "seed", "sampling", "audio_format")
+_FIELDS = ("messages", "modalities", "speaker", "seed", "sampling", "audio_format", "timeouts")
 
 
-def parse_request(raw: bytes | str, defaults: dict[str, dict] | None = None) -> OmniRequest:
-    """Parse and validate the client's JSON. `defaults` holds sampling defaults by stage name.
+@dataclass(frozen=True)
+class RequestDefaults:
+    """What the server gives a request that does not say: sampling parameters by stage name, a seed (None: drawn).
+
+    `modalities` is what the server can answer in.
+    """
+
+    sampling: dict[str, dict] = field(default_factory=dict)
+    seed: int | None = None
+    modalities: tuple[str, ...] = MODALITIES
+
+
+def parse_request(raw: bytes | str, defaults: RequestDefaults | None = None) -> OmniRequest:
+    """Parse and validate the client's JSON.
 
     Raises InvalidRequest that names the field. What only a stage can know (speakers of the checkpoint, content parts,
     the length of the prompt) is checked when the stage opens the stream.
@@ -65,15 +80,17 @@ def parse_request(raw: bytes | str, defaults: dict[str, dict] | None = None) -> 
     for name in body:
         if name not in _FIELDS:
             raise InvalidRequest(str(name), f"unknown field; allowed: {', '.join(_FIELDS)}")
-    thinker, talker = _sampling(body.get("sampling"), defaults or {})
+    defaults = defaults or RequestDefaults()
+    thinker, talker = _sampling(body.get("sampling"), defaults.sampling)
     return OmniRequest(
         messages=_messages(body),
-        modalities=_modalities(body.get("modalities", list(MODALITIES))),
+        modalities=_modalities(body.get("modalities", list(defaults.modalities)), defaults.modalities),
         speaker=_speaker(body.get("speaker", "Ethan")),
-        seed=_seed(body.get("seed")),
+        seed=_seed(body.get("seed", defaults.seed)),
         thinker=thinker,
         talker=talker,
         audio_format=_one_of("audio_format", body.get("audio_format", "float32"), AUDIO_FORMATS),
+        timeouts=parse_timeouts(body.get("timeouts")),
     )
 
 
@@ -93,13 +110,16 @@ def _messages(body: dict) -> list[dict]:
     return messages
 
 
-def _modalities(value: object) -> tuple[str, ...]:
+def _modalities(value: object, able: tuple[str, ...]) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise InvalidRequest("modalities", f"must be a list with at least one of {', '.join(MODALITIES)}")
     for name in value:
         _one_of("modalities", name, MODALITIES)
     if len(set(value)) != len(value):
         raise InvalidRequest("modalities", "names a modality twice")
+    for name in value:
+        if name not in able:
+            raise InvalidRequest("modalities", f"this server answers in {' and '.join(able)} only, not in {name}")
     return tuple(name for name in MODALITIES if name in value)
 
 

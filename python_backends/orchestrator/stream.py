@@ -10,6 +10,7 @@ import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError
 from python_backends.connectors.chunk import Chunk
+from python_backends.orchestrator.limits import Timeouts
 from python_backends.orchestrator.request import OmniRequest
 
 
@@ -43,18 +44,20 @@ class OpenStage:
         return self.reply["instance"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     """State of one request between its arrival and its last response. Used under the orchestrator's lock."""
 
     stream_id: str
     request: OmniRequest
     responder: Responder
+    timeouts: Timeouts = Timeouts()
     started: float = field(default_factory=time.monotonic)
     stages: list[OpenStage] = field(default_factory=list)
     finished: dict[str, dict] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     next_cancel_poll: float = 0.0
+    ends_at: float | None = None
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
 
@@ -70,6 +73,18 @@ class Stream:
         """Record, once, the milliseconds from the request's arrival to an event."""
         if name not in self.timings:
             self.timings[name] = round((time.monotonic() - self.started) * 1000, 3)
+
+    def overdue(self) -> str | None:
+        """Which time limit has run out, in words."""
+        elapsed, limits = time.monotonic() - self.started, self.timeouts
+        if limits.queue_s is not None and "admitted" not in self.timings and elapsed > limits.queue_s:
+            return f"queue_s: not started within {limits.queue_s:g} s"
+        waits_for_audio = self.request.wants_audio and "first_audio" not in self.timings
+        if limits.first_audio_s is not None and waits_for_audio and elapsed > limits.first_audio_s:
+            return f"first_audio_s: no audio within {limits.first_audio_s:g} s"
+        if limits.total_s is not None and elapsed > limits.total_s:
+            return f"total_s: not complete within {limits.total_s:g} s"
+        return None
 
     def take(self, chunk: Chunk) -> None:
         """Note what a chunk brings; `flush` passes it on. Raises ProtocolError for a kind that no stage sends here."""

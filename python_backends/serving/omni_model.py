@@ -7,28 +7,57 @@ import logging
 
 import triton_python_backend_utils as pb_utils
 
-from python_backends.config.deploy import load_deploy_config
-from python_backends.config.errors import OmniError
+from python_backends.config.deploy import DeployConfig
+from python_backends.config.errors import OmniError, ShuttingDown
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
+from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
+from python_backends.orchestrator.request import RequestDefaults
+from python_backends.orchestrator.warmup import warm_up
+from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
+from python_backends.serving.start import deploy_config_of, wait_for_stages
 from python_backends.serving.triton_io import json_tensor, request_bytes, split_error
+
+log = logging.getLogger(__name__)
+# What Triton answers to a call on a model that it is about to unload.
+_STOPPING = ("Server not ready", "stopped accepting new inference requests")
 
 
 class OmniModel:
-    """Backend class of `model_repository/qwen3_omni`."""
+    """Backend class of `model_repository/qwen3_omni`.
+
+    Its `initialize` returns when every stage can serve and is warm, so that Triton's ready endpoint says just that.
+    """
 
     def initialize(self, args: dict) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s qwen3_omni %(levelname)s %(message)s")
-        deploy = load_deploy_config()
+        deploy = deploy_config_of(args)
+        for note in deploy.notes:
+            log.info("%s: %s", deploy.path, note)
         self._runtime_dir = runtime_dir()
+        # Triton allows no BLS call before `initialize` has returned: until then streams are opened directly.
+        stages = {name: Replicas(self._runtime_dir, name) for name in deploy.stages}
+        self._open_stage = lambda name, payloads: stages[name].open(payloads)
         self._orchestrator = Orchestrator(
-            f"ipc://{self._runtime_dir}/{args['model_instance_name']}.data",
-            _open_stage,
+            f"ipc://{self._runtime_dir}/{args['model_instance_name']}.replies",
+            lambda name, payloads: self._open_stage(name, payloads),
             deploy.schedule,
             deploy.adaptive_first_chunk,
-            deploy.sampling_defaults,
+            RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
+            _limits(deploy),
         )
+        try:
+            wait_for_stages(self._runtime_dir, stages, deploy)
+            if deploy.keys.warmup:
+                warm_up(self._orchestrator, deploy)
+        except BaseException:
+            self.finalize()
+            raise
+        finally:
+            for replicas in stages.values():
+                replicas.close()
+        self._open_stage = _open_by_call
 
     def execute(self, requests: list) -> None:
         for request in requests:
@@ -45,18 +74,23 @@ class OmniModel:
         remove_runtime_dir_if_empty(self._runtime_dir)
 
 
-def _open_stage(name: str, payloads: list[dict]) -> list[dict | OmniError]:
-    """One short BLS call for several streams. Raises OmniError when the stage's model failed as a whole."""
+def _limits(deploy: DeployConfig) -> Limits:
+    keys = deploy.keys
+    stages = {name: stage.max_in_flight for name, stage in deploy.stages.items() if stage.max_in_flight is not None}
+    timeouts = Timeouts(keys.timeouts.queue_s, keys.timeouts.first_audio_s, keys.timeouts.total_s)
+    return Limits(keys.max_in_flight, keys.max_queued, stages, timeouts, keys.drain_timeout_s)
+
+
+def _open_by_call(name: str, payloads: list[dict]) -> list[dict | OmniError]:
+    """One short BLS call for several streams. Raises OmniError when the stage could not be asked."""
     response = pb_utils.InferenceRequest(
         model_name=name,
         requested_output_names=["reply"],
         inputs=[json_tensor("request", {"op": "open_all", "streams": payloads})],
     ).exec()
     if response.has_error():
-        raise split_error(response.error().message())
+        message = response.error().message()
+        stopping = any(words in message for words in _STOPPING)
+        raise ShuttingDown("the server is shutting down") if stopping else split_error(message)
     reply = json.loads(pb_utils.get_output_tensor_by_name(response, "reply").as_numpy()[0])
-    facts = {"data": reply["data"], "instance": reply["instance"]}
-    return [
-        facts | answer["ok"] if "ok" in answer else OmniError(answer["error"]["message"], answer["error"]["code"])
-        for answer in reply["answers"]
-    ]
+    return [result_of(answer) for answer in reply["answers"]]

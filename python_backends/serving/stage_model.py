@@ -1,4 +1,4 @@
-"""The Triton models `thinker`, `talker` and `code2wav`: they open streams and keep an engine process running."""
+"""The Triton models `thinker`, `talker` and `code2wav`: they open streams and keep engine processes running."""
 
 from __future__ import annotations
 
@@ -6,84 +6,136 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 import zmq
 
-from python_backends.config.deploy import load_deploy_config
-from python_backends.config.errors import OmniError, StageFailed
+from python_backends.config.deploy import DeployConfig
+from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
+from python_backends.serving.replicas import Replicas, answer_of
+from python_backends.serving.start import deploy_config_of, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 from python_backends.serving.triton_io import json_tensor, request_bytes, triton_error
 
-OPEN_TIMEOUT_S = 10.0
 log = logging.getLogger(__name__)
+_DRAIN_GRACE_S = 0.5
 
 
 class StageModel:
-    """Backend class of a stage's model. Subclasses name the stage."""
+    """Backend class of a stage's model. Subclasses name the stage.
+
+    Each Triton instance looks after its share of the stage's replicas: with as many instances as replicas one each,
+    with one instance all of them.
+    """
 
     stage: str
 
     def initialize(self, args: dict) -> None:
         logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {self.stage} %(levelname)s %(message)s")
+        self._runtime_dir = runtime_dir()
+        self._sender = ChunkSender(zmq.Context.instance(), timeout_s=2.0)
+        self._replicas = Replicas(self._runtime_dir, self.stage)
+        self._supervisors: list[EngineSupervisor] = []
+        self._serves = False
+        try:
+            self._start(args, deploy_config_of(args))
+        except Exception as error:
+            report_failed_start(self._runtime_dir, args["model_instance_name"], error)
+            self.finalize()
+            raise
+
+    def _start(self, args: dict, deploy: DeployConfig) -> None:
         if not os.environ.get("OMNI_MODEL"):
             raise StageFailed("set OMNI_MODEL to a checkpoint directory or a hub id")
-        deploy = load_deploy_config()
-        replica = deploy.replicas[self.stage][0]
-        self._runtime_dir = runtime_dir()
-        self._reply_addresses: set[str] = set()
-        self._sender = ChunkSender(zmq.Context.instance(), timeout_s=2.0)
-        self._supervisor = EngineSupervisor(
-            EngineLaunch(
+        index = int(args["model_instance_name"].rsplit("_", 1)[1])
+        count = sum(group["count"] for group in json.loads(args["model_config"])["instance_group"])
+        replicas = deploy.replicas.get(self.stage, [])
+        self._drain_s = deploy.keys.drain_timeout_s
+        for number in range(index, len(replicas), count):
+            launch = EngineLaunch(
                 stage=self.stage,
-                instance=args["model_instance_name"],
+                instance=f"{self.stage}-{number}",
                 model=os.environ["OMNI_MODEL"],
                 python=os.environ.get("ENGINE_PYTHON") or sys.executable,
                 root=Path(__file__).resolve().parents[2],
                 runtime_dir=self._runtime_dir,
-                options=replica.options,
-                env=replica.env,
-            ),
-            self._engine_died,
-        )
-        self._supervisor.start(deploy.keys.stage_init_timeout_s)
+                init_timeout_s=deploy.keys.stage_init_timeout_s,
+                options=replicas[number].options,
+                env=replicas[number].env,
+                memory_fraction=replicas[number].memory_fraction,
+            )
+            self._supervisors.append(EngineSupervisor(launch, self._engine_died))
+            self._supervisors[-1].start()
+        for supervisor in self._supervisors:
+            supervisor.wait_ready()
+        self._serves = bool(replicas)
 
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        """`{"op": "status"}` asks for the engine's counts, `{"op": "open_all", "streams": [...]}` opens streams.
+        """`{"op": "status"}` asks for the counts of all replicas, `{"op": "open_all", "streams": [...]}` opens streams.
 
         Any other payload opens one stream.
         """
         try:
-            payload = json.loads(request_bytes(request, "request"))
-            op = payload.pop("op", "open")
-            if op != "status":
-                self._reply_addresses.update(one["reply"] for one in payload.get("streams", [payload]))
-            reply = self._supervisor.call(op, payload, OPEN_TIMEOUT_S)
-            facts = {"data": self._supervisor.data_address, "instance": self._supervisor.instance_epoch}
-            return pb_utils.InferenceResponse([json_tensor("reply", facts | reply)])
+            if not self._serves:
+                raise InvalidRequest("modalities", f"this server runs without {self.stage}")
+            reply = self._reply(json.loads(request_bytes(request, "request")))
+            return pb_utils.InferenceResponse([json_tensor("reply", reply)])
         except OmniError as error:
             return pb_utils.InferenceResponse(error=triton_error(error))
         except Exception as error:
             log.exception("a call failed")
             return pb_utils.InferenceResponse(error=triton_error(OmniError(f"{type(error).__name__}: {error}")))
 
+    def _reply(self, payload: dict) -> dict:
+        if payload.get("op") == "status":
+            return self._status()
+        results = self._replicas.open(payload.get("streams", [payload]))
+        if "streams" in payload:
+            return {"answers": [answer_of(result) for result in results]}
+        if isinstance(results[0], OmniError):
+            raise results[0]
+        return results[0]
+
+    def _status(self) -> dict:
+        """Streams open on the stage, the counts of each replica, and beside them those of the first."""
+        replicas = self._replicas.status()
+        if not replicas:
+            raise StageFailed(f"{self.stage} is not running; it is being restarted")
+        return replicas[0] | {"open": sum(replica["open"] for replica in replicas), "replicas": replicas}
+
     def _engine_died(self, instance: str) -> None:
-        """Tell every BLS model that had streams on the process; it knows which."""
-        for address in list(self._reply_addresses):
-            notice = Chunk("*", self.stage, 0, "abort", True, meta={"instance": instance})
+        """Tell every BLS model; each knows whether it had streams on that process."""
+        self._notify({"instance": instance})
+
+    def _notify(self, meta: dict) -> None:
+        for socket in self._runtime_dir.glob("*.replies"):
             try:
-                self._sender.send(address, [notice])
+                self._sender.send(f"ipc://{socket}", [Chunk("*", self.stage, 0, "abort", True, meta=meta)])
             except StageFailed as error:
-                log.warning("cannot tell %s that %s died: %s", address, instance, error)
+                log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
+
+    def _drain(self) -> None:
+        """Let the streams end that are open: the BLS models give them the drain time, then end them."""
+        self._notify({"stopping": True})
+        deadline = time.monotonic() + self._drain_s + _DRAIN_GRACE_S
+        while self._replicas.open_streams() and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def finalize(self) -> None:
-        self._supervisor.close()
+        if self._serves:
+            self._drain()
+        for supervisor in self._supervisors:
+            supervisor.ask_to_end()
+        for supervisor in self._supervisors:
+            supervisor.close()
+        self._replicas.close()
         self._sender.close()
         remove_runtime_dir_if_empty(self._runtime_dir)

@@ -1,8 +1,7 @@
-"""Supervises one engine process: start, hello, heartbeat, calls, restart."""
+"""Supervises one engine process: start, hello, heartbeat, restart."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgpack
 import zmq
 
-from python_backends.config.errors import OmniError, StageFailed
+from python_backends.config.errors import StageFailed
 
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
@@ -26,9 +25,10 @@ RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
 
 @dataclass(frozen=True)
 class EngineLaunch:
-    """How to start the engine process of one stage instance.
+    """How to start the engine process of one replica.
 
-    `python` is the interpreter with torch (and vLLM for the Thinker); `root` the directory with `python_backends`.
+    `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
+    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start.
     """
 
     stage: str
@@ -37,12 +37,14 @@ class EngineLaunch:
     python: str
     root: Path
     runtime_dir: Path
+    init_timeout_s: float
     options: dict
     env: dict[str, str]
+    memory_fraction: float | None = None
 
 
 class EngineSupervisor:
-    """Keeps one engine process running and carries calls to it. Thread-safe.
+    """Keeps one engine process running. Thread-safe.
 
     `on_death(instance_epoch)` is called once for each process that ends unasked.
     """
@@ -53,53 +55,44 @@ class EngineSupervisor:
         self._context = zmq.Context.instance()
         self._epoch = 0
         self._process: subprocess.Popen | None = None
-        self._caller: tuple[str, zmq.Socket] | None = None
-        self._call_lock = threading.Lock()
         self._ready = threading.Event()
         self._closing = threading.Event()
-        self._call_ids = itertools.count()
         self._hello: dict = {}
         self._beat_at = 0.0
-        self._first_exit: int | None = None
-        self.last_stats: dict = {}
+        self._reported = ""
+        self._first_failure: str | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"supervise-{launch.instance}", daemon=True)
 
     # ---- life -----------------------------------------------------------------------------------------------------
-    def start(self, timeout_s: float) -> None:
-        """Start the process and wait for its hello. Raises StageFailed with the stage's name after `timeout_s`."""
+    def start(self) -> None:
+        """Start the process; `wait_ready` waits for it."""
+        for stale in self._launch.runtime_dir.glob(f"{self._launch.instance}-*"):
+            stale.unlink()  # of a server that could not clean up
         self._thread.start()
-        deadline = time.monotonic() + timeout_s
+
+    def wait_ready(self) -> None:
+        """Wait for the process's hello. Raises StageFailed that names the stage when it fails or takes too long."""
         while not self._ready.wait(0.1):
-            if self._first_exit is not None:
+            if self._first_failure is not None:
                 self.close()
-                raise StageFailed(
-                    f"{self._launch.stage} ended with code {self._first_exit} before it was ready; see its log"
-                )
-            if time.monotonic() > deadline:
-                self.close()
-                raise StageFailed(
-                    f"{self._launch.stage} was not ready within {timeout_s:.0f} s; its log above says how far it came"
-                )
+                raise StageFailed(f"{self._launch.instance}: {self._first_failure}")
 
     @property
     def instance_epoch(self) -> str:
         """Names the running process: it changes with every restart."""
         return f"{self._launch.instance}@{self._epoch}"
 
-    @property
-    def data_address(self) -> str:
-        return self._hello["data"]
-
-    @property
-    def is_ready(self) -> bool:
-        return self._ready.is_set()
+    def ask_to_end(self) -> None:
+        """Ask the process to end; `close` waits for it."""
+        self._closing.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Ask the process to end, then end it with all its children."""
-        self._closing.set()
+        self.ask_to_end()
         process = self._process
         if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
             try:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -115,42 +108,6 @@ class EngineSupervisor:
             except ProcessLookupError:
                 return
 
-    # ---- calls ----------------------------------------------------------------------------------------------------
-    def call(self, op: str, payload: dict, timeout_s: float) -> dict:
-        """Call the engine process. Raises its OmniError, or StageFailed when it is not there or does not answer."""
-        with self._call_lock:
-            if not self._ready.is_set():
-                raise StageFailed(f"{self._launch.stage} is not running; it is being restarted")
-            socket = self._call_socket()
-            call_id = next(self._call_ids)
-            socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)
-            answer = self._await_answer(socket, call_id, time.monotonic() + timeout_s)
-        if answer is None:
-            raise StageFailed(f"{self._launch.stage} died or did not answer within {timeout_s:.0f} s")
-        if "error" in answer:
-            raise OmniError(answer["error"]["message"], answer["error"]["code"])
-        return answer["ok"]
-
-    def _call_socket(self) -> zmq.Socket:
-        """The socket to the running process; a new process has a new address."""
-        address = self._hello["calls"]
-        if self._caller is None or self._caller[0] != address:
-            if self._caller is not None:
-                self._caller[1].close()
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(address)
-            self._caller = (address, socket)
-        return self._caller[1]
-
-    def _await_answer(self, socket: zmq.Socket, call_id: int, deadline: float) -> dict | None:
-        while self._ready.is_set() and time.monotonic() < deadline:
-            if socket.poll(50):
-                answer = msgpack.unpackb(socket.recv())
-                if answer["id"] == call_id:  # an earlier call that timed out may still be answered
-                    return answer
-        return None
-
     # ---- the supervising thread -------------------------------------------------------------------------------------
     def _supervise(self) -> None:
         failures = 0
@@ -158,7 +115,8 @@ class EngineSupervisor:
             started = time.monotonic()
             self._run_once()
             if not self._hello:
-                self._first_exit = self._process.returncode
+                ended = f"ended with code {self._process.returncode} before it was ready; see its log"
+                self._first_failure = self._reported or ended
                 return
             if self._closing.is_set():
                 return
@@ -178,13 +136,14 @@ class EngineSupervisor:
         socket.bind(control)
         config = {
             "stage": launch.stage,
-            "instance": launch.instance,
+            "instance": self.instance_epoch,
             "model": launch.model,
             "control": control,
             "calls": f"ipc://{base}.calls",
             "data": f"ipc://{base}.data",
             "options": launch.options,
             "env": launch.env,
+            "memory_fraction": launch.memory_fraction,
         }
         environment = os.environ | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
@@ -204,15 +163,16 @@ class EngineSupervisor:
             process.stdin.flush()
         except BrokenPipeError:
             log.error("%s ended at once", launch.instance)
+        self._reported = ""
         self._beat_at = time.monotonic()
         while not exited.is_set() and not self._closing.is_set():
             self._pump(socket)
-            if self._ready.is_set() and time.monotonic() - self._beat_at > HEARTBEAT_LIMIT_S:
-                log.error("%s has been silent for %.0f s: killing it", launch.instance, HEARTBEAT_LIMIT_S)
+            if self._has_stalled():
                 self._kill_group()
                 exited.wait(5)
         if self._closing.is_set():
             exited.wait(10)
+        self._pump(socket)  # its last words may be why it failed
         was_ready = self._ready.is_set()
         self._ready.clear()
         socket.close()
@@ -222,8 +182,22 @@ class EngineSupervisor:
         if was_ready and not self._closing.is_set():
             self._on_death(self.instance_epoch)
 
+    def _has_stalled(self) -> bool:
+        """Whether the process takes too long to load, or has sent no heartbeat for too long."""
+        silent = time.monotonic() - self._beat_at
+        if self._ready.is_set():
+            what, limit = f"has been silent for {silent:.0f} s", HEARTBEAT_LIMIT_S
+        else:
+            limit = self._launch.init_timeout_s
+            what = f"was not ready within {limit:.0f} s; its log says how far it came"
+        if silent <= limit:
+            return False
+        log.error("%s %s: killing it", self._launch.instance, what)
+        self._reported = self._reported or what
+        return True
+
     def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello or heartbeat, waiting 50 ms at most."""
+        """Take one hello, heartbeat or failure, waiting 50 ms at most."""
         if not socket.poll(50):
             return
         message = msgpack.unpackb(socket.recv())
@@ -232,5 +206,5 @@ class EngineSupervisor:
             self._hello = message["hello"]
             log.info("%s is ready after %.1f s", self._launch.instance, self._hello["load_s"])
             self._ready.set()
-        else:
-            self.last_stats = message["heartbeat"]
+        elif "failure" in message:
+            self._reported = message["failure"]

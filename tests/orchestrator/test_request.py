@@ -3,7 +3,8 @@ import json
 import pytest
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.orchestrator.request import parse_request
+from python_backends.orchestrator.limits import Timeouts
+from python_backends.orchestrator.request import RequestDefaults, parse_request
 
 USER = [{"role": "user", "content": "Hello"}]
 
@@ -27,7 +28,8 @@ def test_published_defaults():
 
 def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones():
     raw = json.dumps({"messages": USER, "sampling": {"talker": {"top_k": 7}}})
-    request = parse_request(raw, {"talker": {"top_k": 9, "temperature": 0.5}, "thinker": {"max_tokens": 5}})
+    defaults = {"talker": {"top_k": 9, "temperature": 0.5}, "thinker": {"max_tokens": 5}}
+    request = parse_request(raw, RequestDefaults(defaults))
     assert (request.talker.top_k, request.talker.temperature, request.thinker.max_tokens) == (7, 0.5, 5)
 
 
@@ -61,6 +63,10 @@ def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones
         (json.dumps({"messages": USER, "sampling": {"talker": {"max_tokens": 5000}}}), "sampling.talker.max_tokens"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"top_p": 0}}}), "sampling.talker.top_p"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"ignore_eos": 1}}}), "sampling.talker.ignore_eos"),
+        (json.dumps({"messages": USER, "timeouts": 3}), "timeouts"),
+        (json.dumps({"messages": USER, "timeouts": {"lunch_s": 3}}), "timeouts.lunch_s"),
+        (json.dumps({"messages": USER, "timeouts": {"total_s": 0}}), "timeouts.total_s"),
+        (json.dumps({"messages": USER, "timeouts": {"queue_s": "soon"}}), "timeouts.queue_s"),
         ('{"messages": [{"role": "user", "content": "x"}], "sampling": {"talker": {"temperature": NaN}}}',
          "sampling.talker.temperature"),
     ],
@@ -74,3 +80,21 @@ def test_bad_requests_name_the_field(raw, field):
 def test_a_deeply_nested_request_is_an_error_not_a_crash():
     with pytest.raises(InvalidRequest):
         parse_request("[" * 100_000)
+
+
+def test_a_text_only_server_answers_in_text_and_refuses_audio():
+    text_only = RequestDefaults(modalities=("text",))
+    assert parse_request(json.dumps({"messages": USER}), text_only).modalities == ("text",)
+    with pytest.raises(InvalidRequest, match="modalities: this server answers in text only, not in audio"):
+        parse_request(json.dumps({"messages": USER, "modalities": ["text", "audio"]}), text_only)
+
+
+def test_the_servers_seed_is_for_requests_without_one():
+    assert parse_request(json.dumps({"messages": USER}), RequestDefaults(seed=42)).seed == 42
+    assert parse_request(json.dumps({"messages": USER, "seed": 7}), RequestDefaults(seed=42)).seed == 7
+
+
+def test_a_request_may_only_shorten_the_time_limits():
+    asked = parse(timeouts={"queue_s": 5, "total_s": 100}).timeouts
+    assert asked.within(Timeouts(queue_s=60, first_audio_s=9, total_s=10)) == Timeouts(5, 9, 10)
+    assert asked.within(Timeouts()) == Timeouts(5, None, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 
@@ -46,4 +47,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # As the product's host does: a thread that waits on standard input would keep the interpreter from ending.
+    os._exit(main())

@@ -1,0 +1,144 @@
+"""Calls to the engine processes of one stage: which of them a new stream is given to."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+
+import msgpack
+import zmq
+
+from python_backends.config.errors import OmniError, Overloaded, StageFailed
+
+OPEN_TIMEOUT_S = 10.0
+LOAD_TIMEOUT_S = 0.2
+_GLANCE_MS = 50
+
+
+def result_of(answer: dict) -> dict | OmniError:
+    """What `{"ok": ...}` or `{"error": {"code", "message"}}` holds."""
+    return answer["ok"] if "ok" in answer else OmniError(answer["error"]["message"], answer["error"]["code"])
+
+
+def answer_of(result: dict | OmniError) -> dict:
+    """Undo `result_of`."""
+    if isinstance(result, OmniError):
+        return {"error": {"code": result.code, "message": str(result)}}
+    return {"ok": result}
+
+
+class Replicas:
+    """The running engine processes of `stage`, found by their sockets in the server's runtime directory. Thread-safe.
+
+    Triton picks an idle stub for a call, blind to load, and a BLS call cannot name a stub; so whichever stub gets the
+    call gives the stream to the least loaded engine of the stage, its own or another stub's. A process that has died
+    has no socket there and is passed over.
+    """
+
+    def __init__(self, runtime_dir: Path, stage: str) -> None:
+        self._runtime_dir = runtime_dir
+        self._stage = stage
+        self._context = zmq.Context.instance()
+        self._sockets: dict[Path, zmq.Socket] = {}
+        self._call_ids = itertools.count()
+        self._lock = threading.Lock()
+
+    def open(self, payloads: list[dict]) -> list[dict | OmniError]:
+        """Open streams, each on the replica that has the fewest. Returns for each its reply or what it was refused with.
+
+        A stream that a replica has no room for, or that died with it, is offered to the next.
+        """
+        with self._lock:
+            results: list[dict | OmniError] = [StageFailed(f"{self._stage} is not running; it is being restarted")]
+            results *= len(payloads)
+            left, loads = list(range(len(payloads))), self._loads(self._running())
+            while left and loads:
+                given: dict[Path, list[int]] = {}
+                for at in left:
+                    path = min(loads, key=loads.__getitem__)
+                    loads[path] += 1
+                    given.setdefault(path, []).append(at)
+                left = []
+                for path, streams in given.items():
+                    for at, result in zip(streams, self._open_on(path, [payloads[at] for at in streams]), strict=True):
+                        results[at] = result
+                        if isinstance(result, OmniError) and result.code in (StageFailed.code, Overloaded.code):
+                            left.append(at)
+                            loads.pop(path, None)
+            return results
+
+    def status(self) -> list[dict]:
+        """Counts of each replica that answers."""
+        with self._lock:
+            return list(self._ask_all(self._running(), "status", OPEN_TIMEOUT_S).values())
+
+    def count(self) -> int:
+        """How many replicas can serve."""
+        with self._lock:
+            return len(self._ask_all(self._running(), "load", LOAD_TIMEOUT_S))
+
+    def open_streams(self) -> int:
+        """Streams open on the stage."""
+        with self._lock:
+            return sum(answer["open"] for answer in self._ask_all(self._running(), "load", LOAD_TIMEOUT_S).values())
+
+    def _running(self) -> list[Path]:
+        found = sorted(self._runtime_dir.glob(f"{self._stage}-*.calls"))
+        for path in set(self._sockets) - set(found):
+            self._sockets.pop(path).close()
+        return found
+
+    def _loads(self, replicas: list[Path]) -> dict[Path, int]:
+        """Open streams of each replica; of a lone one nobody needs to ask."""
+        if len(replicas) == 1:
+            return {replicas[0]: 0}
+        return {path: answer["open"] for path, answer in self._ask_all(replicas, "load", LOAD_TIMEOUT_S).items()}
+
+    def _ask_all(self, replicas: list[Path], op: str, timeout_s: float) -> dict[Path, dict]:
+        """Answers of those that give one in time, asked at once."""
+        deadline = time.monotonic() + timeout_s
+        asked = {path: call for path in replicas if (call := self._send(path, op, {})) is not None}
+        answers = {path: self._await(path, call, deadline) for path, call in asked.items()}
+        return {path: answer["ok"] for path, answer in answers.items() if answer is not None and "ok" in answer}
+
+    def _open_on(self, path: Path, payloads: list[dict]) -> list[dict | OmniError]:
+        call = self._send(path, "open_all", {"streams": payloads})
+        answer = None if call is None else self._await(path, call, time.monotonic() + OPEN_TIMEOUT_S)
+        if answer is None or "ok" not in answer:
+            for payload in payloads:  # if it opens them after all, nobody knows of them
+                self._send(path, "abort", {"stream_id": payload.get("stream_id")})
+            return [StageFailed(f"{self._stage} died or did not answer within {OPEN_TIMEOUT_S:.0f} s")] * len(payloads)
+        return [result_of(one) for one in answer["ok"]["answers"]]
+
+    def _send(self, path: Path, op: str, payload: dict) -> int | None:
+        """Send a call; None when nobody listens there."""
+        if path not in self._sockets:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            # Without a live connection a call must fail here, where another replica can be tried.
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+            socket.connect(f"ipc://{path}")
+            self._sockets[path] = socket
+        socket = self._sockets[path]
+        if not socket.poll(_GLANCE_MS, zmq.POLLOUT):
+            return None
+        call_id = next(self._call_ids)
+        socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)
+        return call_id
+
+    def _await(self, path: Path, call_id: int, deadline: float) -> dict | None:
+        socket = self._sockets[path]
+        while (left := deadline - time.monotonic()) > 0 and path.exists():
+            if socket.poll(min(_GLANCE_MS, 1000 * left)):
+                answer = msgpack.unpackb(socket.recv())
+                if answer["id"] == call_id:  # a call that timed out may still be answered
+                    return answer
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            for socket in self._sockets.values():
+                socket.close()
+            self._sockets.clear()
