@@ -38,13 +38,21 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 class Server:
     """One server on free ports of 127.0.0.1. Use as a context manager."""
 
-    def __init__(self, model: Path, log: Path, deploy_config: Path | None = None, ready_s: float = 240) -> None:
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        deploy_config: Path | str | None = None,
+        ready_s: float = 240,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.log, self._ready_s = log, ready_s
         self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
         command = [ROOT / "scripts" / "serve.sh", "--model", model, "--grpc-port", self.grpc_port]
         command += ["--http-port", self.http_port, "--metrics-port", self.metrics_port]
         if deploy_config is not None:
             command += ["--deploy-config", deploy_config]
+        self._env = os.environ | (env or {})
         self._command = [str(word) for word in command]
 
     @property
@@ -54,8 +62,9 @@ class Server:
     def __enter__(self) -> Server:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
-            )
+                self._command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
+                env=self._env,
+            )  # fmt: skip
         try:
             asyncio.run(self._wait_ready())
         except BaseException:

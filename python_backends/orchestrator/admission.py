@@ -34,7 +34,7 @@ class Admission:
     def offer(self, stream: Stream) -> None:
         """Admit the stream or let it wait. Raises Overloaded, with a hint when to retry, when the queue is full."""
         with self._lock:
-            if not self._waiting and self._fits(stream):
+            if self._fits(stream):  # of those that wait none does
                 self._admit(stream)
             elif len(self._waiting) < self._limits.max_queued:
                 self._waiting.append(stream)

@@ -39,8 +39,9 @@ class OmniModel:
         # Triton allows no BLS call before `initialize` has returned: until then streams are opened directly.
         stages = {name: Replicas(self._runtime_dir, name) for name in deploy.stages}
         self._open_stage = lambda name, payloads: stages[name].open(payloads)
+        self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
         self._orchestrator = Orchestrator(
-            f"ipc://{self._runtime_dir}/{args['model_instance_name']}.replies",
+            f"ipc://{self._socket}",
             lambda name, payloads: self._open_stage(name, payloads),
             deploy.schedule,
             deploy.adaptive_first_chunk,
@@ -71,6 +72,7 @@ class OmniModel:
 
     def finalize(self) -> None:
         self._orchestrator.close()
+        self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
         remove_runtime_dir_if_empty(self._runtime_dir)
 
 

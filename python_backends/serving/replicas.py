@@ -46,7 +46,7 @@ class Replicas:
         self._lock = threading.Lock()
 
     def open(self, payloads: list[dict]) -> list[dict | OmniError]:
-        """Open streams, each on the replica that has the fewest. Returns for each its reply or what it was refused with.
+        """Open streams, each on the replica that has the fewest. Returns for each its reply or why it was refused.
 
         A stream that a replica has no room for, or that died with it, is offered to the next.
         """

@@ -18,7 +18,7 @@ from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
-from python_backends.serving.start import deploy_config_of, report_failed_start
+from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 from python_backends.serving.triton_io import json_tensor, request_bytes, triton_error
 
@@ -72,7 +72,7 @@ class StageModel:
             self._supervisors.append(EngineSupervisor(launch, self._engine_died))
             self._supervisors[-1].start()
         for supervisor in self._supervisors:
-            supervisor.wait_ready()
+            supervisor.wait_ready(lambda: has_failed(self._runtime_dir))
         self._serves = bool(replicas)
 
     def execute(self, requests: list) -> list:

@@ -39,6 +39,11 @@ def report_failed_start(runtime_dir: Path, instance: str, error: Exception) -> N
         (runtime_dir / f"{instance}{_FAILED}").write_text(str(error))
 
 
+def has_failed(runtime_dir: Path) -> bool:
+    """Whether a stage of this server has failed to load."""
+    return not runtime_dir.is_dir() or any(runtime_dir.glob(f"*{_FAILED}"))
+
+
 def wait_for_stages(runtime_dir: Path, stages: dict[str, Replicas], deploy: DeployConfig) -> None:
     """Return when every replica of every stage can serve. Raises StageFailed that names the stage."""
     deadline = time.monotonic() + deploy.keys.stage_init_timeout_s + _GRACE_S

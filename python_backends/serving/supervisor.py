@@ -70,9 +70,15 @@ class EngineSupervisor:
             stale.unlink()  # of a server that could not clean up
         self._thread.start()
 
-    def wait_ready(self) -> None:
-        """Wait for the process's hello. Raises StageFailed that names the stage when it fails or takes too long."""
+    def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the process's hello. Raises StageFailed that names the stage when it fails or takes too long.
+
+        `given_up()` tells that nobody waits any more.
+        """
         while not self._ready.wait(0.1):
+            if given_up():
+                self.close()
+                raise StageFailed(f"{self._launch.instance}: not started, because another stage failed")
             if self._first_failure is not None:
                 self.close()
                 raise StageFailed(f"{self._launch.instance}: {self._first_failure}")
@@ -189,7 +195,7 @@ class EngineSupervisor:
             what, limit = f"has been silent for {silent:.0f} s", HEARTBEAT_LIMIT_S
         else:
             limit = self._launch.init_timeout_s
-            what = f"was not ready within {limit:.0f} s; its log says how far it came"
+            what = f"was not ready within {limit:g} s; its log says how far it came"
         if silent <= limit:
             return False
         log.error("%s %s: killing it", self._launch.instance, what)

@@ -234,7 +234,7 @@ def test_close_ends_every_stream_with_an_error(stages, tmp_path):
     responder = ask(orchestrator, stages)
     assert stages.payload("talker")["schedule"] == {"initial": 1, "steady": 25, "doubling": True}
     orchestrator.close()
-    assert responder.wait().code == "stage_failed"
+    assert responder.wait().code == "shutting_down"
 
 
 def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orchestrator, stages):
