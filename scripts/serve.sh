@@ -135,7 +135,7 @@ if [[ -z $TRITON ]]; then
     export LD_LIBRARY_PATH=$TRITON_DIR/nvidia_pytriton.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 ARGUMENTS+=(
-    --model-repository "$REPOSITORY" --exit-timeout-secs 5
+    --model-repository "$REPOSITORY" --exit-timeout-secs 20
     --grpc-address "$HOST" --grpc-port "$GRPC_PORT"
     --http-address "$HOST" --http-port "$HTTP_PORT"
     --metrics-address "$HOST" --metrics-port "$METRICS_PORT"

@@ -13,7 +13,7 @@ import zmq
 from python_backends.config.errors import OmniError, Overloaded, StageFailed
 
 OPEN_TIMEOUT_S = 10.0
-LOAD_TIMEOUT_S = 0.2
+LOAD_TIMEOUT_S = 1.0
 _GLANCE_MS = 50
 
 
@@ -92,9 +92,8 @@ class Replicas:
 
     def _loads(self, replicas: list[Path]) -> dict[Path, int]:
         """Open streams of each replica; of a lone one nobody needs to ask."""
-        if len(replicas) == 1:
-            return {replicas[0]: 0}
-        return {path: answer["open"] for path, answer in self._ask_all(replicas, "load", LOAD_TIMEOUT_S).items()}
+        answers = self._ask_all(replicas, "load", LOAD_TIMEOUT_S) if len(replicas) > 1 else {}
+        return {path: answer["open"] for path, answer in answers.items()} or dict.fromkeys(replicas, 0)
 
     def _ask_all(self, replicas: list[Path], op: str, timeout_s: float) -> dict[Path, dict]:
         """Answers of those that give one in time, asked at once."""
@@ -125,7 +124,10 @@ class Replicas:
         if not socket.poll(_GLANCE_MS, zmq.POLLOUT):
             return None
         call_id = next(self._call_ids)
-        socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)
+        try:
+            socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)
+        except zmq.Again:  # it died since the poll
+            return None
         return call_id
 
     def _await(self, path: Path, call_id: int, deadline: float) -> dict | None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -235,9 +234,10 @@ def resident_mb(pid: int) -> float:
 
 
 def test_at_shutdown_running_streams_have_a_bounded_time_and_nothing_is_left(tiny_checkpoint, tmp_path):
-    before = leftovers()
     with played_server(tiny_checkpoint, tmp_path, PROFILE) as server:
         engines = [replica["pid"] for stage in STAGES for replica in server.status(stage)["replicas"]]
+        runtime_dir = Path(environment_of(engines[0])["OMNI_RUNTIME_DIR"])
+        assert runtime_dir.is_dir()
 
         async def run():
             async with Running(server.url) as running:
@@ -253,12 +253,13 @@ def test_at_shutdown_running_streams_have_a_bounded_time_and_nothing_is_left(tin
         assert code == "shutting_down" and seconds < 4
         server.process.wait(30)
     assert not [pid for pid in engines if os.path.exists(f"/proc/{pid}")]
-    assert leftovers() == before
+    assert not runtime_dir.exists()
+    assert not [name for name in os.listdir("/dev/shm") if runtime_dir.suffix.strip(".") in name]
 
 
-def leftovers() -> set[str]:
-    names = {name for name in os.listdir("/dev/shm") if "omni" in name or "triton" in name}
-    return names | {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("qwen3-omni")}
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def test_a_text_only_profile_speaks_no_word(tiny_checkpoint, tmp_path):
