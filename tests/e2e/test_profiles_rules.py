@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -282,7 +283,7 @@ def test_a_text_only_profile_speaks_no_word(tiny_checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stage_init_timeout_s": 0.01}, "-0: was not ready within 0.01 s"),
+        ({"stage_init_timeout_s": 0.01}, r"(thinker|talker|code2wav)-\d: was not ready within 0\.01 s"),
         ({"async_chnk": True}, "async_chnk: unknown key; did you mean async_chunk"),
     ],
     ids=["too slow", "wrong key"],
@@ -291,4 +292,4 @@ def test_a_start_that_cannot_be_ends_with_a_sentence(tiny_checkpoint, tmp_path, 
     server = played_server(tiny_checkpoint, tmp_path, PROFILE | change)
     with pytest.raises(AssertionError, match="the server ended with"), server:
         pass
-    assert message in server.log.read_text()
+    assert re.search(message, server.log.read_text())
