@@ -77,7 +77,9 @@ class ControlServer:
             if self._calls.poll(100):
                 peer, body = self._calls.recv_multipart()
                 call = msgpack.unpackb(body)
-                reply = {"id": call["id"]} | answer(lambda payload: self._handlers[call["op"]](payload), call["payload"])
+                reply = {"id": call["id"]} | answer(
+                    lambda payload: self._handlers[call["op"]](payload), call["payload"]
+                )
                 self._calls.send_multipart([peer, msgpack.packb(reply)])
 
     def close(self) -> None:

@@ -18,7 +18,12 @@ class PlayedEngine:
     def __init__(self, context, directory, name, error=None, hang=None):
         self.name, self.open, self.error, self.hang = name, 0, error, hang
         self.path = directory / f"{name}.calls"
-        handlers = {"open_all": self._open_all, "abort": dict, "load": lambda payload: {"open": self.open}, "status": self._status}
+        handlers = {
+            "open_all": self._open_all,
+            "abort": dict,
+            "load": lambda payload: {"open": self.open},
+            "status": self._status,
+        }
         self._server = ControlServer(context, f"ipc://{directory}/{name}.ctl", f"ipc://{self.path}", handlers, dict)
         self._server.hello({})
 
