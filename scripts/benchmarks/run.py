@@ -21,6 +21,7 @@ import yaml
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from python_backends.config.deploy_layers import merge
 from scripts.benchmarks import ladder, machine, report
 from scripts.benchmarks.drivers import openai, own, perf_analyzer
 from scripts.benchmarks.records import Record, summarise
@@ -32,7 +33,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="checkpoint directory or hub id to serve")
     parser.add_argument("--profile", default="cpu", help="deploy profile or YAML")
-    parser.add_argument("--set", dest="overrides", type=Path, help="YAML merged over every configuration")
+    parser.add_argument(
+        "--set", dest="overrides", type=Path, nargs="+", help="YAML files merged over it, in this order"
+    )
     parser.add_argument("--load-format", help="`dummy`: random weights in all three stages")
     parser.add_argument("--ladder", action="store_true", help="run every row of the ladder, each on a fresh server")
     parser.add_argument("--rows", type=int, nargs="+", help="run these rows of the ladder only, counted from 0")
@@ -41,6 +44,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="shorten answers; 1 is the workload")
     parser.add_argument("--drivers", default="own,perf_analyzer", help="own, perf_analyzer")
     parser.add_argument("--url", help="gRPC address of a running server of ours to measure instead")
+    parser.add_argument("--perf-analyzer-levels", type=int, nargs="*", help="levels for perf_analyzer (default: all)")
     parser.add_argument("--openai", help="base URL of a running OpenAI-compatible server to measure instead")
     parser.add_argument("--openai-model", default="Qwen/Qwen3-Omni-30B-A3B-Instruct")
     parser.add_argument("--openai-extra", type=json.loads, help="JSON merged into each request; see OpenAiServer")
@@ -55,7 +59,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.results = {
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(["scripts/benchmarks/run.py", *sys.argv[1:]]),
             "machine": machine.facts(),
             "workload": f"answers scaled by {args.scale:g}, {args.rounds} requests for each concurrent one",
@@ -90,6 +94,8 @@ class Bench:
         for concurrency in self.args.levels:
             todo = tasks(self.args.rounds * concurrency, self.args.scale)
             for name, driver in drivers.items():
+                if name == "perf_analyzer" and concurrency not in (self.args.perf_analyzer_levels or self.args.levels):
+                    continue
                 records = driver(todo, concurrency)
                 self.add(row, name, concurrency, records)
 
@@ -118,7 +124,9 @@ class Bench:
         if args.model is None:
             raise SystemExit("--model: name a checkpoint directory or a hub id")
         has_gpu = "gpus" in self.results["machine"]
-        overrides = yaml.safe_load(args.overrides.read_text()) if args.overrides else {}
+        overrides: dict = {}
+        for path in args.overrides or ():
+            overrides = merge(overrides, yaml.safe_load(path.read_text()))
         for number, row in enumerate(ladder.rows(args.ladder, args.rows, has_gpu)):
             with tempfile.TemporaryDirectory() as directory:
                 deploy = Path(directory) / "deploy.yaml"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Benchmark the published sizes with random weights on a GPU machine, with vLLM and Triton from a bundle.
+#   run.sh PREFIX PROFILE OUT [options of run.py]
+# PREFIX: the unpacked bundle (env.sh, site/, triton/) and files/, a checkpoint's tokenizer and processor files.
+# Writes OUT/report.tar.gz and OUT/server.log.gz; prints the figures as they come. LIMIT: seconds after which it ends and
+# reports what it has. MEDIA=off: the Thinker without its audio and vision towers.
+set -euo pipefail
+export BUNDLE=$1
+profile=$2 out=$3
+shift 3
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../../.."
+source "$BUNDLE/env.sh"
+# The bundle's stub environment has no PyYAML; the engines' interpreter is of the same version and has it.
+"$ENGINE_PYTHON" - "$BUNDLE"/stubenv/lib/python3.*/site-packages <<'P'
+import pathlib, shutil, sys
+import yaml
+shutil.copytree(pathlib.Path(yaml.__file__).parent, pathlib.Path(sys.argv[1]) / "yaml", dirs_exist_ok=True)
+P
+"$ENGINE_PYTHON" "$here/dummy_checkpoint.py" "$BUNDLE/checkpoint" --files "$BUNDLE/files" ${CONFIG:+--config "$CONFIG"}
+sets=(--set "${SETTINGS:-$here/bundle.yaml}")
+[[ ${MEDIA:-on} == on ]] || sets+=("$here/text_only.yaml")
+export PERF_ANALYZER=${PERF_ANALYZER:-$TRITON_ROOT/bin/perf_analyzer} PYTHONUNBUFFERED=1
+status=0
+timeout --signal TERM --kill-after 40 "${LIMIT:-560}" "$ENGINE_PYTHON" scripts/benchmarks/run.py --model "$BUNDLE/checkpoint" --profile "$profile" --load-format dummy \
+    --serve "$here/serve.sh" "${sets[@]}" --out "$out/report" "$@" || status=$?
+if ((status)); then
+    echo "---- errors in the server's log ----"
+    grep -n -h -i -E "error|exception|assert|traceback" "$out"/report/server-*.log | cut -c1-300 | tail -25
+fi
+cat "$out"/report/server-*.log | gzip >"$out/server.log.gz"
+rm -f "$out"/report/server-*.log
+tar -C "$out" -czf "$out/report.tar.gz" report && rm -rf "$out/report"
+exit $status

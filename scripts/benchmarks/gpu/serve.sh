@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# scripts/serve.sh for a machine on which nothing can be installed: vLLM and Triton come from an unpacked bundle.
+#   BUNDLE=PREFIX serve.sh --model DIR --deploy-config YAML --grpc-port N --http-port N --metrics-port N
+# PREFIX/env.sh sets ENGINE_PYTHON, PYTHONPATH and tritonserver_run, and makes the stubs' environment.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+source "$BUNDLE/env.sh"
+declare -A option
+while (($#)); do
+    option[${1#--}]=$2
+    shift 2
+done
+OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
+export OMNI_MODEL=${option[model]} OMNI_DEPLOY_CONFIG=${option[deploy-config]} OMNI_HOME=$ROOT OMNI_RUNTIME_DIR
+# Engine processes get a PYTHONPATH of their own, with this appended.
+export ENGINE_PYTHONPATH=${PYTHONPATH:-} PYTHONUTF8=1
+PYTHONPATH=$ROOT "$BUNDLE/stubenv/bin/python3" "$ROOT/scripts/render_repository.py" \
+    --deploy-config "$OMNI_DEPLOY_CONFIG" --out "$OMNI_RUNTIME_DIR/model_repository"
+unset PYTHONPATH
+(tritonserver_run --model-repository "$OMNI_RUNTIME_DIR/model_repository" --exit-timeout-secs 5 \
+    --grpc-port "${option[grpc-port]}" --http-port "${option[http-port]}" --metrics-port "${option[metrics-port]}") &
+server=$!
+# The subshell's only child is the server itself.
+trap 'pkill -TERM -P $server || kill -TERM $server' TERM INT
+while kill -0 $server 2>/dev/null; do wait $server || true; done
+rm -rf "$OMNI_RUNTIME_DIR"
