@@ -100,6 +100,8 @@ def test_a_killed_engine_fails_its_streams_and_comes_back(server, stage):
         async with OmniClient(server.url) as client:
             streams = [asyncio.ensure_future(client.ask(NEVER_ENDING)) for _ in range(3)]
             while server.status("code2wav")["open"] < 3:
+                ended = [stream.exception() or "answered" for stream in streams if stream.done()]
+                assert not ended, ended
                 await asyncio.sleep(0.02)
             killed = time.monotonic()
             os.kill(server.status(stage)["pid"], signal.SIGKILL)
