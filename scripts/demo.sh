@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 TEXT=${1:-"Hello! Who are you?"}
 WAV=${2:-speech.wav}
-READY_S=600
+READY_S=1800
 
 "$ROOT/scripts/setup.sh"
 read -r GRPC_PORT HTTP_PORT METRICS_PORT < <(free_ports 3)
