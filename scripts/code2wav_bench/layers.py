@@ -31,13 +31,6 @@ HEAVY = [
 ]
 NARROW = [GemmTile(128, 32, 64, 4, 4, cache=".ca"), GemmTile(128, 64, 64, 4, 4, cache=".ca")]
 UNITS = {
-    96: [
-        UnitTile(128, 32, 8, 3, ".ca"),
-        UnitTile(128, 32, 8, 4),
-        UnitTile(256, 32, 8, 3, ".ca"),
-        UnitTile(64, 32, 4, 4, ".ca"),
-        UnitTile(128, 32, 4, 4, ".ca"),
-    ],
     192: [
         UnitTile(128, 64, 8, 3, ".ca"),
         UnitTile(128, 64, 8, 3),
