@@ -96,6 +96,8 @@ class ThinkerEngine:
         if conversation.media:
             if self._preparation is None:
                 raise InvalidRequest(conversation.media[0].field, "this server takes text only")
+            if request.speak and not core.captures:
+                raise InvalidRequest(conversation.media[0].field, "this server takes media for text answers only")
             self._preparation.check(conversation, request.media)
             ids = core.prompts.ids(text)
             core.check_length(len(ids))

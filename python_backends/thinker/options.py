@@ -23,6 +23,7 @@ class ThinkerOptions:
     - `max_num_seqs`: streams in one batch. `max_streams`: streams accepted and not yet ended; one more is Overloaded.
     - `media`: sources and limits of audio, images and video, a MediaOptions or a mapping of its fields; None takes text
       only, which starts faster.
+    - `capture`: hidden rows of media are taken for a Talker; without it only silent requests may have media.
     - `async_output`: hidden rows are copied from the device behind the step loop where that is possible.
     - `engine_args`: fields of vLLM's EngineArgs, passed through unchanged; they win over everything above and over the
       defaults of `vllm_engine_args`.
@@ -36,6 +37,7 @@ class ThinkerOptions:
     max_num_seqs: int = 64
     max_streams: int = 256
     media: MediaOptions | dict[str, Any] | None = field(default_factory=MediaOptions)
+    capture: bool = True
     async_output: bool = True
     engine_args: dict[str, Any] = field(default_factory=dict)
 
@@ -97,7 +99,7 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
 
 def captures(options: ThinkerOptions, config: dict[str, Any]) -> bool:
     """Whether hidden rows are ever wanted: media come in and a Talker follows."""
-    return options.media is not None and accept_hidden_layer(config) is not None
+    return options.capture and options.media is not None and accept_hidden_layer(config) is not None
 
 
 def accept_hidden_layer(config: dict[str, Any]) -> int | None:

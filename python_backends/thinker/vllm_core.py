@@ -14,6 +14,7 @@ import numpy as np
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.thinker.capture.plan import CAPTURE_ARG
+from python_backends.thinker.capture.taker import RowTaker
 from python_backends.thinker.capture.transport import RowReceiver
 from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import TokenBytes
@@ -51,7 +52,8 @@ class VllmCore:
         config = _config(options.model)
         self.speaks = accept_hidden_layer(config) is not None
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
-        self._receiver = RowReceiver(receive_rows) if captures(options, config) else None
+        self.captures = captures(options, config)
+        self._receiver = RowReceiver(receive_rows) if self.captures else None
         self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
         self._delta = RequestOutputKind.DELTA
@@ -134,6 +136,11 @@ class VllmCore:
             (output.request_id, list(output.outputs[0].token_ids), output.outputs[0].finish_reason)
             for output in self._engine.step()
         ]
+
+    def taker(self) -> RowTaker | None:
+        """The hidden-row copier of this process's worker; None when workers have processes of their own."""
+        worker = getattr(self._engine.model_executor, "driver_worker", None)
+        return getattr(getattr(worker, "worker", worker), "row_taker", None)
 
     def close(self) -> None:
         self._engine.renderer.shutdown()

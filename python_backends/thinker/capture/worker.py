@@ -23,7 +23,7 @@ class CaptureWorker:
     """
 
     _plan: CapturePlan | None = None
-    _taker: RowTaker | None = None
+    row_taker: RowTaker | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
@@ -44,7 +44,7 @@ class CaptureWorker:
             self._plan = CapturePlan((thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id))
             reason = self._why_synchronous(config["async_output"])
             log.info("hidden rows are copied %s", f"synchronously: {reason}" if reason else "asynchronously")
-            self._taker = RowTaker(buffer, RowSender(), synchronous=reason is not None)
+            self.row_taker = RowTaker(buffer, RowSender(), synchronous=reason is not None)
 
     def _why_synchronous(self, asked: bool) -> str | None:
         """The first guard that forbids asynchronous copies, or None."""
@@ -64,7 +64,7 @@ class CaptureWorker:
         self._plan.update(scheduler_output)
         output = super().execute_model(scheduler_output)
         if len(self._plan) and scheduler_output.total_num_scheduled_tokens:
-            self._taker.take(self._plan.slices(scheduler_output, self._batch_order()))
+            self.row_taker.take(self._plan.slices(scheduler_output, self._batch_order()))
         return output
 
     def _batch_order(self) -> list[str]:
@@ -74,7 +74,7 @@ class CaptureWorker:
         return list(batch.req_ids)
 
     def shutdown(self) -> None:
-        if self._taker is not None:
-            self._taker.close()
-            self._taker = None
+        if self.row_taker is not None:
+            self.row_taker.close()
+            self.row_taker = None
         super().shutdown()

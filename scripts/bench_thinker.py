@@ -1,0 +1,129 @@
+"""Times the Thinker on vLLM, with hidden-row capture on and off, each in a process of its own.
+
+On a GPU at the sizes of a config, random weights:
+    python scripts/bench_thinker.py --config CONFIG_JSON --device cuda --out results
+On the CPU at toy size:
+    python scripts/bench_thinker.py --config CONFIG_JSON --toy --batches 1 4 --steps 12 --audio-tokens 260 --out results
+Writes thinker.json and thinker.md into `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+VARIANTS = ("capture", "plain")
+# What was tried with vLLM 0.26 on Hopper; FlashInfer and DeepGEMM are not needed.
+CUDA_ARGS = {"attention_backend": "FLASH_ATTN", "moe_backend": "triton", "gpu_memory_utilization": 0.85}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True, help="config.json with the sizes to build")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--toy", action="store_true", help="shrink all widths")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--steps", type=int, default=120, help="ids of each stream in the step times")
+    parser.add_argument("--audio-tokens", type=int, default=4095, help="length of the audio prefill")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--engine-args", type=json.loads, default={}, help="JSON object for vLLM's EngineArgs")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--one", choices=VARIANTS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_one(args: argparse.Namespace) -> dict:
+    """Measure one variant in this process."""
+    from python_backends.thinker.options import ThinkerOptions
+    from scripts.thinker_bench import measure
+
+    capture = args.one == "capture"
+    engine_args = {
+        "load_format": "dummy",
+        "max_model_len": max(4096, args.audio_tokens + 1024),
+        "skip_mm_profiling": True,
+        **(CUDA_ARGS if args.device == "cuda" else {}),
+        **args.engine_args,
+    }
+    bench = measure.Bench(
+        ThinkerOptions(
+            model=str(args.out / "checkpoint"),
+            device=args.device,
+            dtype="float32" if args.toy else "bfloat16",
+            max_num_seqs=max(args.batches),
+            capture=capture,
+            engine_args=engine_args,
+        )
+    )
+    result: dict = {"start_s": bench.started_s}
+    measure.step_ms(bench, 1, 128, 8)
+    result["first_token_ms"] = measure.first_token_ms(bench, 128, args.repeats)
+    result["step_ms"] = {str(batch): measure.step_ms(bench, batch, 128, args.steps) for batch in args.batches}
+    result["audio_prefill"] = measure.prefill_ms(bench, args.audio_tokens, args.repeats, capture)
+    if capture:
+        result["rows"] = measure.check_rows(bench)
+        result["all_kinds"] = measure.all_kinds(bench, copies=3)
+    bench.core.close()
+    return result
+
+
+def report(results: dict[str, dict]) -> str:
+    """A Markdown table, and what capture costs."""
+    lines = ["| | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
+
+    def row(name: str, value) -> None:
+        lines.append(f"| {name} | " + " | ".join(value(result) for result in results.values()) + " |")
+
+    row("start, s", lambda r: f"{r['start_s']:.0f}")
+    row("first id, 128-token prompt, ms", lambda r: f"{r['first_token_ms']:.1f}")
+    for batch in next(iter(results.values()))["step_ms"]:
+        row(f"step at batch {batch}, ms", lambda r, batch=batch: f"{r['step_ms'][batch]:.2f}")
+    tokens = next(iter(results.values()))["audio_prefill"]["tokens"]
+    row(f"first id, {tokens}-token audio prompt, no rows, ms", lambda r: f"{r['audio_prefill']['first_id_ms']:.1f}")
+    row("the same with rows, ms", lambda r: _or_dash(r["audio_prefill"].get("first_id_with_rows_ms")))
+    row("rows at the sink, ms", lambda r: _or_dash(r["audio_prefill"].get("rows_ready_ms")))
+    if len(results) == 2:
+        on, off = results["capture"], results["plain"]
+        for batch, time in on["step_ms"].items():
+            lines.append(
+                f"\nCapture costs {100 * (time / off['step_ms'][batch] - 1):+.2f}% of a step at batch {batch}."
+            )
+        whole = on["audio_prefill"]["first_id_with_rows_ms"] / off["audio_prefill"]["first_id_ms"]
+        lines.append(f"\nCapture costs {100 * (whole - 1):+.2f}% of the audio prefill.")
+    return "\n".join(lines) + "\n"
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def main() -> None:
+    args = arguments()
+    if args.one:
+        result = run_one(args)
+        (args.out / f"{args.one}.json").write_text(json.dumps(result))
+        return
+    # Only the parts need transformers, and only before vLLM's processes start.
+    from scripts.thinker_bench.checkpoint import write_checkpoint
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(args.config, args.out / "checkpoint", args.toy)
+    results = {}
+    for variant in args.variants:
+        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", variant], check=True)
+        results[variant] = json.loads((args.out / f"{variant}.json").read_text())
+    (args.out / "thinker.json").write_text(json.dumps(results, indent=1) + "\n")
+    table = report(results)
+    (args.out / "thinker.md").write_text(table)
+    print(json.dumps(results, indent=1))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
