@@ -134,9 +134,10 @@ def test_rows_cross_processes():
 
     receiver = RowReceiver(receive)
     code = (
-        "import numpy as np, time\n"
+        "import numpy as np\n"
         "from python_backends.thinker.capture.transport import RowSender\n"
-        "RowSender()('stream', np.array([1, 4]), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))\n"
+        "send = RowSender()\n"
+        "send('stream', np.array([1, 4]), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))\n"
         "input()\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
