@@ -19,6 +19,7 @@ from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
+from python_backends.orchestrator.outlets import Outlets
 from python_backends.orchestrator.request import RequestDefaults, parse_request
 from python_backends.orchestrator.stream import OpenStage, Responder, Stream
 
@@ -26,13 +27,12 @@ log = logging.getLogger(__name__)
 STAGES = ("thinker", "talker", "code2wav")
 CANCEL_POLL_S = 0.25  # between two polls of one stream
 DUE_POLL_S = 0.05  # between two looks at the time limits
-CANCEL_POLLS = 4  # in a row: each asks the server, which takes as long as a response
 GATHER = 512  # chunks that are merged at most before they are passed on
 
 
 class Orchestrator:
     """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread opens,
-    one receives chunks, one frees stages of streams that ended early.
+    one receives chunks, a few answer clients, one frees stages of streams that ended early.
 
     `open_stage(name, payloads)` opens streams on a stage. It returns for each its reply, with at least `data` (where
     its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
@@ -63,6 +63,7 @@ class Orchestrator:
         self._stop = threading.Event()
         self._aborts: queue.SimpleQueue[tuple[str, OpenStage] | None] = queue.SimpleQueue()
         self._next_due_poll = 0.0
+        self._outlets = Outlets(self._answer)
         self._opener = Opener(self._open)
         self._admission = Admission(self._limits, self._opener.put)
         self._threads = [
@@ -145,20 +146,15 @@ class Orchestrator:
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        polls_left = False
         while not self._stop.is_set():
-            touched: dict[str, Stream] = {}
-            for chunk in self._gather(0 if polls_left else 50):
-                self._take(chunk, touched)
-            for stream in touched.values():
-                self._flush(stream)
-            polls_left = self._poll_cancelled()
+            for chunk in self._gather(50):
+                self._take(chunk)
             if time.monotonic() >= self._next_due_poll:
                 self._next_due_poll = time.monotonic() + DUE_POLL_S
                 self._poll_due()
 
     def _gather(self, timeout_ms: int) -> list[Chunk]:
-        """Everything that has arrived, so that what arrived for one client leaves as one response."""
+        """Everything that has arrived: what arrived for one client can leave as one response."""
         chunks: list[Chunk] = []
         while not chunks or (len(chunks) < GATHER and self._receiver.waiting()):
             try:
@@ -171,7 +167,7 @@ class Orchestrator:
             chunks += more
         return chunks
 
-    def _take(self, chunk: Chunk, touched: dict[str, Stream]) -> None:
+    def _take(self, chunk: Chunk) -> None:
         if "instance" in chunk.meta:
             self._instance_died(chunk.source, chunk.meta["instance"])
             return
@@ -193,38 +189,37 @@ class Orchestrator:
                 log.exception("stream %s: chunk from %s", chunk.stream_id, chunk.source)
                 self._end(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
             else:
-                touched[chunk.stream_id] = stream
                 if chunk.finished:
                     self._admission.leave_stage(stream, chunk.source)
+                if stream.complete:
+                    self._forget(stream.stream_id)
+                self._outlets.put(stream)
 
-    def _flush(self, stream: Stream) -> None:
+    def _answer(self, stream: Stream) -> None:
+        """Send what a stream has for its client; ask whether the client is still there when that is due."""
         with self._lock:
-            if stream.stream_id not in self._streams:
-                return
-            if stream.complete:
-                self._forget(stream.stream_id)
-            try:
-                stream.flush()
-            except Exception as error:
-                log.exception("stream %s: sending to the client", stream.stream_id)
-                self._end(stream.stream_id, OmniError(f"{type(error).__name__}: {error}"))
-
-    def _poll_cancelled(self) -> bool:
-        """Ask for a few streams whether their clients are gone. True when more are due."""
-        now = time.monotonic()
-        with self._lock:
-            due = [s for s in self._streams.values() if s.next_cancel_poll <= now]
-        for stream in due[:CANCEL_POLLS]:
-            stream.next_cancel_poll = now + CANCEL_POLL_S
-            if stream.responder.cancelled():
+            stream.queued = False
+            answer = stream.answer()
+            poll, stream.poll = stream.poll, False
+        if answer is None:
+            return
+        try:
+            answer.send(stream.responder)
+            if poll and not answer.is_last and stream.responder.cancelled():
                 self._end(stream.stream_id, Cancelled("the client cancelled the request"))
-        return len(due) > CANCEL_POLLS
+        except Exception as error:
+            log.exception("stream %s: answering the client", stream.stream_id)
+            self._end(stream.stream_id, OmniError(f"{type(error).__name__}: {error}"))
 
     def _poll_due(self) -> None:
-        """End what has run out of time, and at shutdown what still runs."""
+        """End what has run out of time, and at shutdown what still runs; have clients asked for now and then."""
         now = time.monotonic()
         with self._lock:
             streams = list(self._streams.values())
+            for stream in streams:
+                if stream.next_cancel_poll <= now:
+                    stream.next_cancel_poll, stream.poll = now + CANCEL_POLL_S, True
+                    self._outlets.put(stream)
         for stream in streams:
             if (reason := stream.overdue()) is not None:
                 self._end(stream.stream_id, TimedOut(reason))
@@ -268,8 +263,9 @@ class Orchestrator:
             if stream is None:
                 return
             open_stages = [o for o in stream.stages if o.name not in stream.finished]
+            stream.error = error
+            self._outlets.put(stream)
         log.info("stream %s: %s: %s", stream_id, error.code, error)
-        stream.responder.error(error)
         for opened in open_stages:
             self._aborts.put((stream_id, opened))
 
@@ -298,6 +294,7 @@ class Orchestrator:
         self._aborts.put(None)
         for thread in self._threads:
             thread.join(2)
+        self._outlets.close()
         self._receiver.close()
         self._sender.close()
         self._context.destroy(linger=200)

@@ -44,9 +44,33 @@ class OpenStage:
         return self.reply["instance"]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What one response carries. With a summary or an error it is the last."""
+
+    text: str = ""
+    audio: tuple[np.ndarray, ...] = ()
+    summary: dict | None = None
+    error: OmniError | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.summary is not None or self.error is not None
+
+    def send(self, responder: Responder) -> None:
+        if self.error is not None:
+            responder.error(self.error)
+        elif self.text or self.audio or self.summary is not None:
+            joined = np.concatenate(self.audio) if len(self.audio) > 1 else next(iter(self.audio), None)
+            responder.send(self.text, joined, self.summary)
+
+
 @dataclass(eq=False)
 class Stream:
-    """State of one request between its arrival and its last response. Used under the orchestrator's lock."""
+    """State of one request between its arrival and its last response. Used under the orchestrator's lock.
+
+    `queued`: it waits for its outlet. `answered`: its last response is made. `poll`: its client is to be asked for.
+    """
 
     stream_id: str
     request: OmniRequest
@@ -58,6 +82,10 @@ class Stream:
     timings: dict[str, float] = field(default_factory=dict)
     next_cancel_poll: float = 0.0
     ends_at: float | None = None
+    queued: bool = False
+    answered: bool = False
+    poll: bool = False
+    error: OmniError | None = None
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
 
@@ -87,7 +115,7 @@ class Stream:
         return None
 
     def take(self, chunk: Chunk) -> None:
-        """Note what a chunk brings; `flush` passes it on. Raises ProtocolError for a kind that no stage sends here."""
+        """Note what a chunk brings; `answer` passes it on. Raises ProtocolError for a kind that no stage sends here."""
         if chunk.kind == "text":
             if chunk.meta["text"]:
                 self.mark("first_text")
@@ -103,16 +131,17 @@ class Stream:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
 
-    def flush(self) -> None:
-        """Send what was taken since the last call as one response; the last one carries the summary."""
-        text, audio = "".join(self._text), self._audio
-        summary = self.summary() if self.complete else None
-        if text or audio or summary:
-            joined = None
-            if audio:
-                joined = audio[0] if len(audio) == 1 else np.concatenate(audio)
-            self._text, self._audio = [], []
-            self.responder.send(text, joined, summary)
+    def answer(self) -> Answer | None:
+        """What was taken since the last call, as one response; None once the last one is made."""
+        if self.answered:
+            return None
+        if self.error is not None:
+            self.answered = True
+            return Answer(error=self.error)
+        self.answered = self.complete
+        answer = Answer("".join(self._text), tuple(self._audio), self.summary() if self.complete else None)
+        self._text, self._audio = [], []
+        return answer
 
     def summary(self) -> dict:
         """The JSON object of the last response. Times are milliseconds from the request's arrival."""

@@ -274,3 +274,25 @@ def test_what_arrives_together_leaves_as_one_response(orchestrator, stages):
     responder.wait()
     assert responder.responses == 1 and responder.ends == 1
     assert responder.deltas == ["01234."] and responder.chunks[0].size == 6
+
+
+def test_a_client_that_takes_its_time_holds_up_no_other(orchestrator, stages):
+    slow = ask(orchestrator, stages, modalities=["text"])
+    gate = threading.Event()
+    send = slow.send
+    slow.send = lambda *answer: (gate.wait(5), send(*answer))
+    stages.send("thinker", 0, "text", meta={"text": "a"})
+    others = []
+    for _ in range(12):
+        quick = ask(orchestrator, stages, modalities=["text"])
+        others.append((quick, stages.opened[-1][1]))
+    # Outlets are chosen by stream: of twelve streams some have another than the slow one.
+    for _, payload in others:
+        meta = {"text": "ok", "reason": "stop", "usage": {}}
+        chunk = Chunk(payload["stream_id"], "thinker", 0, "text", True, meta=meta)
+        stages.sender.send(payload["reply"], [chunk])
+    wait_until(lambda: any(other.result for other, _ in others), 5, "some stream ends beside the slow one")
+    assert slow.result is None
+    gate.set()
+    stages.finish("thinker", 1, "text", text="b")
+    assert all(other.wait() for other, _ in others) and slow.wait() and "".join(slow.deltas) == "ab"
