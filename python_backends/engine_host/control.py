@@ -36,6 +36,10 @@ def report_failure(context: zmq.Context, stub_address: str, reason: str) -> None
     socket.close()
 
 
+def _unknown_op(payload: dict) -> dict:
+    raise OmniError("unknown operation")
+
+
 class ControlServer:
     """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub. One thread.
 
@@ -77,9 +81,8 @@ class ControlServer:
             if self._calls.poll(100):
                 peer, body = self._calls.recv_multipart()
                 call = msgpack.unpackb(body)
-                reply = {"id": call["id"]} | answer(
-                    lambda payload: self._handlers[call["op"]](payload), call["payload"]
-                )
+                handler = self._handlers.get(call["op"], _unknown_op)
+                reply = {"id": call["id"]} | answer(handler, call["payload"])
                 self._calls.send_multipart([peer, msgpack.packb(reply)])
 
     def close(self) -> None:
