@@ -85,6 +85,8 @@ def _code2wav(stage: Any, deploy: DeployKeys, platform: str) -> dict[str, Any]:
     options = _common(stage, platform) | {"cuda_graphs": graphs_in(stage, deploy)}
     if stage.max_num_batched_tokens is not None:
         options["max_step_frames"] = stage.max_num_batched_tokens // CODES_PER_FRAME
+    if stage.batch_invariant:
+        options |= {"frame_buckets": [1], "max_step_frames": 1}
     return options | _load_format(stage)
 
 

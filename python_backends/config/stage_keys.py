@@ -134,6 +134,12 @@ class Code2WavKeys(StageKeys):
         integer(800),
         "Codes of one step, 16 a frame: bounds the memory of a step. Unset: 25600, which is 64 x 25 frames.",
     )
+    batch_invariant: bool = key(
+        boolean(),
+        "Decode each frame by itself: samples are equal bit for bit whatever the chunks are and whoever shares the "
+        "stage, at the price of speed. Off, rounding may differ in the last bits.",
+        False,
+    )
     max_model_len: int | None = key(integer(1), "No effect: the decoder keeps a state, not a context.", ignored=True)
     async_scheduling: bool | None = key(boolean(), "No effect.", ignored=True)
     enable_prefix_caching: bool | None = key(boolean(), "No effect: the decoder has no prefixes.", ignored=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import numpy as np
@@ -15,6 +16,8 @@ from python_backends.engine_host.stage import run_stepping_engine
 from python_backends.engine_host.streams import Streams
 from python_backends.talker.engine import TalkerEngine, TalkerOptions, TalkerRequest, TextChunk
 
+log = logging.getLogger(__name__)
+
 
 class TalkerStage:
     """Adapter between TalkerEngine and the data plane; it is the engine's sink."""
@@ -22,6 +25,7 @@ class TalkerStage:
     def __init__(self, checkpoint: str, options: TalkerOptions, streams: Streams) -> None:
         self._streams = streams
         self._engine = TalkerEngine(checkpoint, options, self)
+        log.info("%s", self._engine.guards())
 
     def open(self, payload: dict) -> dict:
         request = TalkerRequest(
