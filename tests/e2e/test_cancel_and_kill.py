@@ -135,7 +135,8 @@ def test_a_stopped_server_leaves_nothing_behind(tiny_checkpoint, tmp_path, monke
         (runtime_dir,) = (tmp_path / "tmp").glob("qwen3-omni.*")
         shared_memory = f"omni_{runtime_dir.suffix[1:]}_"
         assert any(name.startswith(shared_memory) for name in os.listdir("/dev/shm"))
-        processes = [server.status(stage)["pid"] for stage in STAGES] + _session_of(server.process.pid)
+        processes = _processes_of(runtime_dir)
+        assert {server.status(stage)["pid"] for stage in STAGES} <= set(processes)
         assert len(processes) >= 8, "three engines, tritonserver and four stubs"
     left = [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
     assert not left, f"still running: {left}"
@@ -143,14 +144,13 @@ def test_a_stopped_server_leaves_nothing_behind(tiny_checkpoint, tmp_path, monke
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(shared_memory)]
 
 
-def _session_of(leader: int) -> list[int]:
-    """Processes of the session that the server's script leads."""
+def _processes_of(runtime_dir: Path) -> list[int]:
+    """Processes of one server: its runtime directory is in the environment of all of them and of no other."""
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for process in Path("/proc").iterdir():
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader:
-            found.append(int(pid))
+            if f"OMNI_RUNTIME_DIR={runtime_dir}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except (OSError, ValueError):
+            continue  # no process, or one that has just ended
     return found
