@@ -60,6 +60,7 @@ def _timeline(path: Path, timeline: dict) -> None:
     axes.plot([arrived for arrived, _ in packets], [3] * len(packets), "k|", markersize=14)
     axes.set_yticks(range(4), [*STAGES, "packets"])
     axes.invert_yaxis()
+    axes.set_xlim(left=0)
     sound = sum(seconds for _, seconds in packets)
     title = f"one of {timeline['concurrency']} concurrent requests, stream {timeline['id'][:8]}: {sound:.1f} s of sound"
     axes.set(xlabel="ms since the request arrived", title=title)

@@ -22,7 +22,7 @@ _SAMPLES = re.compile(rb'"(audio|audio_int16)":\[([^\]]*)\]')
 def find_binary() -> str | None:
     """perf_analyzer's path: `PERF_ANALYZER`, else on PATH, else where scripts/setup.sh puts it, else None."""
     environment = Path(os.environ.get("OMNI_ENV_DIR") or ROOT / ".env")
-    ours = environment / "triton" / "bin" / "perf_analyzer"
+    ours = environment / "triton" / "perf" / "bin" / "perf_analyzer"
     return os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer") or (str(ours) if ours.exists() else None)
 
 
