@@ -60,6 +60,7 @@ class OmniClient:
     """
 
     def __init__(self, url: str = "127.0.0.1:8001", model: str = "qwen3_omni") -> None:
+        self._url = url
         self._client = triton.InferenceServerClient(url)
         self._model = model
 
@@ -71,13 +72,17 @@ class OmniClient:
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when the model can serve. Raises TimeoutError."""
+        host, port = self._url.rsplit(":", 1)
         async with asyncio.timeout(timeout_s):
+            # gRPC would wait longer and longer between its attempts to connect, in the end two minutes.
+            while not await _accepts(host.strip("[]"), int(port)):
+                await asyncio.sleep(0.1)
             while True:
                 try:
                     if await self._client.is_model_ready(self._model):
                         return
                 except InferenceServerException:
-                    pass  # the server's port is not open yet
+                    pass  # it listens, but does not serve yet
                 await asyncio.sleep(0.1)
 
     async def stream(self, request: dict | str) -> AsyncIterator[TextDelta | AudioChunk | Summary]:
@@ -131,6 +136,15 @@ class OmniClient:
         if audio:
             answer.audio = np.concatenate(audio)
         return answer
+
+
+async def _accepts(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def _events(result) -> list[TextDelta | AudioChunk | Summary]:

@@ -66,18 +66,22 @@ class BenchServer:
         return self
 
     def _wait_ready(self, deadline: float) -> None:
-        with triton.InferenceServerClient(self.url) as client:
-            while True:
-                try:
-                    if client.is_model_ready("qwen3_omni"):
-                        return
-                except InferenceServerException:
-                    pass  # its port is not open yet
-                if self.process.poll() is not None:
-                    raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"the server was not ready within {self._ready_s:.0f} s:\n{self.tail()}")
-                time.sleep(0.2)
+        while not self._is_ready():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server was not ready within {self._ready_s:.0f} s:\n{self.tail()}")
+            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        host, port = self.url.rsplit(":", 1)
+        try:
+            # gRPC would wait longer and longer between its attempts to connect, in the end two minutes.
+            socket.create_connection((host, int(port)), timeout=1).close()
+            with triton.InferenceServerClient(self.url) as client:
+                return client.is_model_ready("qwen3_omni")
+        except (OSError, InferenceServerException):
+            return False
 
     def __exit__(self, *exc) -> None:
         if self.process.poll() is None:
