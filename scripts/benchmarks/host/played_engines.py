@@ -142,6 +142,9 @@ class _Speech:
 class PlayedTalker(_Played):
     """One frame a stream and step from the first text id on, `sampling.max_tokens` of them, cut by the schedule."""
 
+    def guards(self) -> str:
+        return "played"
+
     def add(self, request: PlayedTalkerRequest) -> None:
         sizes = request.schedule.sizes()
         self._open(request.stream_id, _Speech(sizes, request.sampling.max_tokens, next(sizes)))
