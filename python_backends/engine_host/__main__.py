@@ -51,7 +51,8 @@ def _build_stage(config: HostConfig, streams):
     if config.memory_fraction is not None:
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(config.memory_fraction)
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(config.memory_fraction)
 
     from python_backends.engine_host.checkpoint import local_checkpoint
 

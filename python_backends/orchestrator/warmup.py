@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from python_backends.config.deploy import DeployConfig
-from python_backends.config.errors import OmniError, StageFailed
+from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
 from python_backends.orchestrator.orchestrator import Orchestrator
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,9 @@ def warm_up(orchestrator: Orchestrator, deploy: DeployConfig) -> None:
     for responder in responders:
         if not responder.done.wait(max(0.0, started + deploy.keys.stage_init_timeout_s - time.monotonic())):
             raise StageFailed("the warm-up request did not end in time")
-        if responder.error_seen is not None:
+        if responder.error_seen is not None and responder.error_seen.code == InvalidRequest.code:
+            # Such as a checkpoint without the default voice: it can serve others.
+            log.warning("the warm-up request was refused, the first client will wait longer: %s", responder.error_seen)
+        elif responder.error_seen is not None:
             raise StageFailed(f"the warm-up request failed: {responder.error_seen}")
     log.info("warm after %.1f s", time.monotonic() - started)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from python_backends.config.errors import InvalidRequest, OmniError
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
+from python_backends.orchestrator.limits import Limits
 from python_backends.orchestrator.orchestrator import Orchestrator
 from tests.server import wait_until
 
@@ -296,3 +298,52 @@ def test_a_client_that_takes_its_time_holds_up_no_other(orchestrator, stages):
     gate.set()
     stages.finish("thinker", 1, "text", text="b")
     assert all(other.wait() for other, _ in others) and slow.wait() and "".join(slow.deltas) == "ab"
+
+
+def limited(stages, tmp_path, **limits):
+    return Orchestrator(f"ipc://{tmp_path}/limited", stages.open, ChunkSchedule(4, 25), limits=Limits(**limits))
+
+
+def test_a_request_beyond_the_limits_waits_and_the_next_is_refused(stages, tmp_path):
+    orchestrator = limited(stages, tmp_path, max_in_flight=1, max_queued=1)
+    first = ask(orchestrator, stages, modalities=["text"])
+    waiting = ask(orchestrator, modalities=["text"])
+    refused = ask(orchestrator, modalities=["text"]).wait()
+    assert refused.code == "overloaded" and "retry after" in str(refused)
+    assert len(stages.opened) == 1 and not waiting.done.is_set()
+    stages.finish("thinker", 0, "text", text="Yes")
+    first.wait()
+    stages.wait_opened(2)
+    orchestrator.close()
+
+
+@pytest.mark.parametrize("limit", ["queue_s", "first_audio_s", "total_s"])
+def test_a_time_limit_ends_its_stream_and_frees_its_stages(stages, tmp_path, limit):
+    orchestrator = limited(stages, tmp_path, max_in_flight=1 if limit == "queue_s" else 2)
+    ask(orchestrator, stages)
+    late = ask(orchestrator, None if limit == "queue_s" else stages, timeouts={limit: 0.05})
+    assert late.wait().code == "timeout" and limit in str(late.result)
+    if limit != "queue_s":
+        assert all(stages.aborted(name) for name in stages.inboxes)
+    orchestrator.close()
+
+
+def test_at_shutdown_what_waits_is_refused_and_what_runs_has_a_little_time(stages, tmp_path):
+    orchestrator = limited(stages, tmp_path, max_in_flight=1, drain_s=0.3)
+    running = ask(orchestrator, stages, modalities=["text"])
+    waiting = ask(orchestrator, modalities=["text"])
+    started = time.monotonic()
+    reply = stages.payload("thinker")["reply"]
+    stages.sender.send(reply, [Chunk("*", "thinker", 0, "abort", True, meta={"stopping": True})])
+    assert waiting.wait().code == "shutting_down" and not running.done.is_set()
+    assert running.wait().code == "shutting_down" and time.monotonic() - started >= 0.3
+    assert stages.aborted("thinker")
+    orchestrator.close()
+
+
+def test_full_payload_mode_tells_the_thinker_to_hold_its_ids(stages, tmp_path):
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/whole", stages.open, ChunkSchedule(4, 0))
+    ask(orchestrator, stages)
+    assert stages.payload("thinker")["hold_ids"] is True
+    assert stages.payload("talker")["schedule"]["steady"] == 0
+    orchestrator.close()
