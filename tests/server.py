@@ -43,7 +43,7 @@ class Server:
         model: Path,
         log: Path,
         deploy_config: Path | str | None = None,
-        ready_s: float = 240,
+        ready_s: float = 600,
         env: dict[str, str] | None = None,
     ) -> None:
         self.log, self._ready_s = log, ready_s

@@ -14,6 +14,7 @@ from python_backends.config.errors import OmniError, Overloaded, StageFailed
 
 OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 1.0
 _GLANCE_MS = 50
 
 
@@ -120,9 +121,10 @@ class Replicas:
             socket.setsockopt(zmq.IMMEDIATE, 1)
             socket.connect(f"ipc://{path}")
             self._sockets[path] = socket
-        socket = self._sockets[path]
-        if not socket.poll(_GLANCE_MS, zmq.POLLOUT):
-            return None
+        socket, deadline = self._sockets[path], time.monotonic() + CONNECT_TIMEOUT_S
+        while not socket.poll(_GLANCE_MS, zmq.POLLOUT):
+            if time.monotonic() > deadline or not path.exists():
+                return None
         call_id = next(self._call_ids)
         try:
             socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)

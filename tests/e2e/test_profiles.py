@@ -42,7 +42,7 @@ def expected(server):
 @pytest.fixture(scope="module")
 def replicas(tiny_checkpoint, tmp_path_factory, expected):
     log = tmp_path_factory.mktemp("replicas") / "server.log"
-    with Server(tiny_checkpoint, log, "three_gpus_replicas", ready_s=480) as server:
+    with Server(tiny_checkpoint, log, "three_gpus_replicas") as server:
         yield server
 
 
