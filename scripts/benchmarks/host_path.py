@@ -33,6 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.6, help="seconds over which a request's pieces are emitted")
     parser.add_argument("--audio-format", default="float32", choices=("float32", "int16"))
     parser.add_argument("--serve", type=Path, default=SERVE, help=argparse.SUPPRESS)
+    parser.add_argument("--cores", type=int, nargs="+", help="processors the server may run on (default: all)")
     parser.add_argument("--keep-log", type=Path, help="write the server's log to this file")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> int:
         }
         log = args.keep_log or Path(directory) / "server.log"
         rows = []
-        with BenchServer(directory, log, deploy, env, 60, args.serve) as server:
+        with BenchServer(directory, log, deploy, env, 60, args.serve, args.cores) as server:
             run_load(server.url, message, 4, 8, args.frames)
             for concurrency in args.concurrency:
                 requests = args.rounds * concurrency

@@ -91,12 +91,18 @@ class Bench:
         for driver in list(drivers.values())[:1]:
             driver(warm, 1)
             driver(warm, WARM_UPS)
-        for concurrency in self.args.levels:
-            todo = tasks(self.args.rounds * concurrency, self.args.scale)
-            for name, driver in drivers.items():
-                if name == "perf_analyzer" and concurrency not in (self.args.perf_analyzer_levels or self.args.levels):
-                    continue
-                records = driver(todo, concurrency)
+        for name, driver in drivers.items():
+            levels = self.args.levels
+            if name == "perf_analyzer" and self.args.perf_analyzer_levels is not None:
+                levels = self.args.perf_analyzer_levels
+            for concurrency in levels:
+                todo = tasks(self.args.rounds * concurrency, self.args.scale)
+                try:
+                    records = driver(todo, concurrency)
+                except (OSError, RuntimeError, ValueError) as error:
+                    # The figures that the other drivers got are still worth their report.
+                    print(f"{name} at {concurrency}: {error}", file=sys.stderr)
+                    records = [Record(0.0, error=f"{name}: {error}")]
                 self.add(row, name, concurrency, records)
 
     def add(self, row: str, driver: str, concurrency: int, records: list[Record]) -> None:

@@ -26,7 +26,8 @@ def free_port() -> int:
 class BenchServer:
     """One server on free ports of 127.0.0.1. Use as a context manager.
 
-    `start_s` is how long it took to become ready. Raises RuntimeError with the end of its log when it does not.
+    `cores`: the processors it may run on. `start_s` is how long it took to become ready. Raises RuntimeError with the
+    end of its log when it does not.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class BenchServer:
         env: dict[str, str] | None = None,
         ready_s: float = 600.0,
         serve: Path = SERVE,
+        cores: list[int] | None = None,
     ) -> None:
-        self.log, self._ready_s = log, ready_s
+        self.log, self._ready_s, self._cores = log, ready_s, cores
         self._env = os.environ | (env or {})
         self.url = f"127.0.0.1:{free_port()}"
         ports = [self.url.rsplit(":", 1)[1], str(free_port()), str(free_port())]
@@ -57,6 +59,9 @@ class BenchServer:
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=self._env, start_new_session=True
             )
+            if self._cores:
+                # Before the script has started anything; what it starts inherits this.
+                os.sched_setaffinity(self.process.pid, self._cores)
         try:
             self._wait_ready(started + self._ready_s)
         except BaseException:

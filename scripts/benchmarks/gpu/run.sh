@@ -3,7 +3,8 @@
 #   run.sh PREFIX PROFILE OUT [options of run.py]
 # PREFIX: the unpacked bundle (env.sh, site/, triton/) and files/, a checkpoint's tokenizer and processor files.
 # Writes OUT/report.tar.gz and OUT/server.log.gz; prints the figures as they come. LIMIT: seconds after which it ends and
-# reports what it has. MEDIA=off: the Thinker without its audio and vision towers.
+# reports what it has. HOST_PATH=on: the host-path benchmark first, about 40 s. MEDIA=off: the Thinker without its audio
+# and vision towers.
 set -euo pipefail
 export BUNDLE=$1
 profile=$2 out=$3
@@ -18,6 +19,11 @@ import yaml
 shutil.copytree(pathlib.Path(yaml.__file__).parent, pathlib.Path(sys.argv[1]) / "yaml", dirs_exist_ok=True)
 P
 "$ENGINE_PYTHON" "$here/dummy_checkpoint.py" "$BUNDLE/checkpoint" --files "$BUNDLE/files" ${CONFIG:+--config "$CONFIG"}
+if [[ ${HOST_PATH:-off} == on ]]; then
+    # The host side alone on two processors; the client has the others.
+    PYTHONPATH=$PWD:$PYTHONPATH timeout --signal TERM 90 "$ENGINE_PYTHON" -m scripts.benchmarks.host_path --cores 0 1 \
+        --serve "$here/serve.sh" --concurrency 1 64 --seconds 0.55 --json "$out/host_path.json" || true
+fi
 sets=(--set "${SETTINGS:-$here/bundle.yaml}")
 [[ ${MEDIA:-on} == on ]] || sets+=("$here/text_only.yaml")
 export PERF_ANALYZER=${PERF_ANALYZER:-$TRITON_ROOT/bin/perf_analyzer} PYTHONUNBUFFERED=1

@@ -4,7 +4,9 @@
 # PREFIX/env.sh sets ENGINE_PYTHON, PYTHONPATH and tritonserver_run, and makes the stubs' environment.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+engine_python=${ENGINE_PYTHON:-}
 source "$BUNDLE/env.sh"
+export ENGINE_PYTHON=${engine_python:-$ENGINE_PYTHON}
 declare -A option
 while (($#)); do
     option[${1#--}]=$2
