@@ -103,12 +103,12 @@ def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     if args.one:
         result = run_one(args)
         (args.out / f"{args.one}.json").write_text(json.dumps(result))
-        return
+        return 0
     # Only the parts need transformers, and only before vLLM's processes start.
     from scripts.thinker_bench.checkpoint import write_checkpoint
 
@@ -116,14 +116,21 @@ def main() -> None:
     write_checkpoint(args.config, args.out / "checkpoint", args.toy)
     results = {}
     for variant in args.variants:
-        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", variant], check=True)
+        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", variant])
+        if done.returncode:
+            # The other variant's figures stand without it.
+            print(f"{variant} failed with {done.returncode}", file=sys.stderr)
+            continue
         results[variant] = json.loads((args.out / f"{variant}.json").read_text())
+    if not results:
+        return 1
     (args.out / "thinker.json").write_text(json.dumps(results, indent=1) + "\n")
     table = report(results)
     (args.out / "thinker.md").write_text(table)
     print(json.dumps(results, indent=1))
     print(table)
+    return 0 if len(results) == len(args.variants) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

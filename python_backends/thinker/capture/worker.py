@@ -48,13 +48,13 @@ class CaptureWorker:
 
     def _why_synchronous(self, asked: bool) -> str | None:
         """The first guard that forbids asynchronous copies, or None."""
-        from vllm.utils.platform_utils import is_pin_memory_available
+        from vllm.platforms import current_platform
 
         if not asked:
             return "async_output is off"
         if not self.vllm_config.scheduler_config.async_scheduling:
             return "vLLM schedules synchronously"
-        if not is_pin_memory_available():
+        if not current_platform.is_pin_memory_available():
             return "no pinned memory"
         return None
 
