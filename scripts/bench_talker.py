@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -19,6 +20,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# Also for the processes that compile kernels; transformers warns about each rope section of every config it reads.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.runner import TalkerRunner
@@ -87,9 +90,10 @@ def main() -> None:
         cuda_graphs=False,
     )
     started = time.perf_counter()
+    chosen = sweep.variants(args.sweep, args.batches) if "sweep" in args.parts else []
     if args.device.startswith("cuda"):
-        kinds = args.sweep if "sweep" in args.parts else None
-        built = sweep.precompile(config, sorted({*args.batches, *options.buckets}), kinds)
+        whole = {"engine", "agreement"} & set(args.parts)
+        built = sweep.precompile(config, sorted({*args.batches, *(options.buckets if whole else ())}), chosen)
         print(f"[{built} kernel builds took {time.perf_counter() - started:.1f} s]", flush=True)
     started = time.perf_counter()
     runner = TalkerRunner(config, options)
@@ -111,7 +115,7 @@ def main() -> None:
 
     part("checks", lambda: kernel_checks.run(runner))
     part("steps", lambda: step_times.run(runner, args.batches, args.context))
-    part("sweep", lambda: sweep.run(runner, sweep.SWEEP_BATCHES, args.context, args.sweep))
+    part("sweep", lambda: sweep.run(runner, args.context, chosen))
     part("prefill", lambda: step_times.prefill(runner, prompts=min(64, max(args.batches)), rows=128))
     engine_options = replace(options, cuda_graphs=True, max_num_seqs=min(64, max(args.batches)))
     part("engine", lambda: engine_runs.paths(config, engine_options, args.frames))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from python_backends.talker.kernels.interface import Kernels, Rotary
+from python_backends.talker.kernels.interface import Kernels, Rotary, Rows
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.shapes import TalkerShape
 from python_backends.talker.slots import SlotBuffers
@@ -52,17 +52,17 @@ class TalkerStep:
     ) -> torch.Tensor:
         """Run the backbone over input rows [rows, hidden]; `delta` float32 [rows] turns cache rows into positions."""
         decoder, buffers, kernels = self._weights.backbone, self._buffers, self.kernels
-        eps = decoder.shape.eps
+        eps, lengths = decoder.shape.eps, cache_row + 1
         rotary = rotary_of(cache_row + delta, decoder.inv_freq)
-        for index, layer in enumerate(decoder.layers):
+        rows = Rows(x)
+        for index, (layer, following) in enumerate(zip(decoder.layers, decoder.following_norms, strict=True)):
             attention = layer.attention
             k_cache, v_cache = buffers.k_cache[index], buffers.v_cache[index]
-            qkv = kernels.norm_linear(x, attention.norm, attention.qkv, eps)
+            qkv = kernels.norm_linear(rows, attention.norm, attention.qkv, eps)
             q = kernels.rotate_store(qkv, attention, rotary, slots, cache_row, k_cache, v_cache, eps)
-            mixed = kernels.decode_attention(q, k_cache, v_cache, slots, cache_row + 1, longest)
-            x = kernels.linear_residual(mixed, attention.out, x)
-            x = kernels.moe(x, layer.mlp, eps)
-        return kernels.norm(x, decoder.norm, eps)
+            mixed = kernels.decode_attention(q, k_cache, v_cache, slots, lengths, longest)
+            rows = kernels.moe_block(rows, mixed, attention.out, layer.mlp, following, eps)
+        return kernels.norm(rows, decoder.norm, eps)
 
     def predict(
         self, hidden: torch.Tensor, first: tuple[torch.Tensor, torch.Tensor], settings: RowSettings
@@ -73,24 +73,25 @@ class TalkerStep:
         size = (shape.layers, 2, batch, self._shape.groups + 1, shape.kv_heads, shape.head_dim)
         buffers = hidden.new_empty(size)
         codes = [first[0]]
-        rows = torch.cat([hidden, first[1]])
+        x = torch.cat([hidden, first[1]])
         for group in range(1, self._shape.groups):
             position = 0 if group == 1 else group
-            x = self._predictor_layers(rows, buffers, position)[-batch:]
-            logits = kernels.norm_linear(x, decoder.norm, weights.predictor_heads[group - 1], shape.eps)
-            code, rows = kernels.draw(logits, settings, group)
+            rows = self._predictor_layers(Rows(x), buffers, position).last(batch)
+            logits = kernels.norm_linear(rows, decoder.norm, weights.predictor_heads[group - 1], shape.eps)
+            code, x = kernels.draw(logits, settings, group)
             codes.append(code)
         return torch.stack(codes, dim=1).int()
 
-    def _predictor_layers(self, x: torch.Tensor, buffers: torch.Tensor, position: int) -> torch.Tensor:
+    def _predictor_layers(self, rows: Rows, buffers: torch.Tensor, position: int) -> Rows:
         decoder: Decoder = self._weights.predictor
         kernels, eps = self.kernels, decoder.shape.eps
-        for layer, (k_buffer, v_buffer) in zip(decoder.layers, buffers, strict=True):
+        for layer, following, (k_buffer, v_buffer) in zip(
+            decoder.layers, decoder.following_norms, buffers, strict=True
+        ):
             attention = layer.attention
-            qkv = kernels.norm_linear(x, attention.norm, attention.qkv, eps)
+            qkv = kernels.norm_linear(rows, attention.norm, attention.qkv, eps)
             mixed = kernels.predictor_attention(
                 qkv, attention, self._predictor_rotary, k_buffer, v_buffer, position, eps
             )
-            x = kernels.linear_residual(mixed, attention.out, x)
-            x = kernels.mlp(x, layer.mlp, eps)
-        return x
+            rows = kernels.mlp_block(rows, mixed, attention.out, layer.mlp, following, eps)
+        return rows

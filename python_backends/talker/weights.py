@@ -29,17 +29,25 @@ class MoeWeights:
     """`gate_up` [experts + shared, 2 * width, hidden] and `down` [experts + shared, hidden, width].
 
     The shared expert is cut into `shared` further experts of the routed width, which every row visits with the
-    weight sigmoid(x @ shared_gate). `router` [experts, hidden]; `shared_gate` [1, hidden].
+    weight sigmoid(x @ shared_gate). `router` [experts, hidden] and `shared_gate` [1, hidden] are views of `routing`
+    [experts + 1, hidden].
     """
 
     norm: torch.Tensor
-    router: torch.Tensor
-    shared_gate: torch.Tensor
+    routing: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
     shared: int
     top_k: int
     normalise: bool
+
+    @property
+    def router(self) -> torch.Tensor:
+        return self.routing[:-1]
+
+    @property
+    def shared_gate(self) -> torch.Tensor:
+        return self.routing[-1:]
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,11 @@ class Decoder:
     layers: tuple[Layer, ...]
     norm: torch.Tensor
     inv_freq: torch.Tensor
+
+    @property
+    def following_norms(self) -> tuple[torch.Tensor, ...]:
+        """For each layer the weight of the norm that comes after it."""
+        return (*(layer.attention.norm for layer in self.layers[1:]), self.norm)
 
 
 @dataclass(frozen=True)
@@ -180,8 +193,7 @@ def _moe(source: TensorSource, layer: str, shape: DecoderShape) -> MoeWeights:
         down[shape.experts + part, :, :count] = shared_down[:, columns]
     return MoeWeights(
         norm=source.get(f"{layer}.post_attention_layernorm.weight", (hidden,)),
-        router=first,
-        shared_gate=source.get(f"{name}.shared_expert_gate.weight", (1, hidden)),
+        routing=torch.cat([first, source.get(f"{name}.shared_expert_gate.weight", (1, hidden))]),
         gate_up=gate_up,
         down=down,
         shared=shared,

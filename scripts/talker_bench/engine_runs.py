@@ -15,7 +15,7 @@ from python_backends.config.stage import ChunkSchedule, Finish
 from python_backends.talker.engine import TalkerEngine
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.request import TalkerRequest, TextChunk
-from python_backends.talker.shapes import read_shape
+from python_backends.talker.shapes import TokenIds, read_shape
 
 PROMPT_ROWS = 128
 TEXT_IDS = 40
@@ -48,9 +48,8 @@ class HashingSink:
         print(f"stream {stream_id} failed: {error}", flush=True)
 
 
-def open_streams(engine: TalkerEngine, config: Path, numbers: list[int], frames: int) -> None:
+def open_streams(engine: TalkerEngine, ids: TokenIds, numbers: list[int], frames: int) -> None:
     """Open streams that speak exactly `frames` frames each, with a prompt of 128 rows and a seed of their own."""
-    ids = read_shape(config).ids
     for number in numbers:
         user = (np.arange(PROMPT_ROWS - 8 - 4) * 7 + number) % 1000 + 2000
         prompt = np.array([ids.im_start, ids.user, 198, *user, ids.tts_pad, ids.im_start, ids.assistant, 198])
@@ -121,17 +120,17 @@ def _trace(engine: TalkerEngine) -> dict[str, float]:
 def paths(config: Path, options: TalkerOptions, frames: int) -> dict:
     """Asynchronous and synchronous output: wall time a step with full batches, and whether the codes are the same."""
     table: dict = {}
-    digests = []
+    digests, ids = [], read_shape(config).ids
     for asynchronous in (True, False):
         sink = HashingSink()
         engine = TalkerEngine(config, replace(options, async_output=asynchronous), sink)
         print(engine.guards(), flush=True)
         count = options.max_num_seqs
-        open_streams(engine, config, list(range(count)), 8)
+        open_streams(engine, ids, list(range(count)), 8)
         run_all(engine, sink, count)
         sink.reset()
         begun = time.perf_counter()
-        open_streams(engine, config, list(range(count)), frames)
+        open_streams(engine, ids, list(range(count)), frames)
         prefilled = engine.stats()["prefill_rows"] + count * PROMPT_ROWS
         while engine.stats()["prefill_rows"] < prefilled:
             engine.step()
@@ -149,7 +148,7 @@ def paths(config: Path, options: TalkerOptions, frames: int) -> dict:
         digests.append({stream: value.hexdigest() for stream, value in sink.hashes.items()})
         if asynchronous and torch.device(options.device).type == "cuda":
             sink.reset()
-            open_streams(engine, config, list(range(count)), TRACED_STEPS + 16)
+            open_streams(engine, ids, list(range(count)), TRACED_STEPS + 16)
             for _ in range(8):
                 engine.step()
             row.update(_trace(engine))
@@ -166,19 +165,19 @@ def paths(config: Path, options: TalkerOptions, frames: int) -> dict:
 def agreement(config: Path, options: TalkerOptions, frames: int) -> dict:
     """Share of sampled requests whose codes are the same alone and in a full batch, plain and batch-invariant."""
     table: dict = {"frames": frames}
-    count = options.max_num_seqs
+    count, ids = options.max_num_seqs, read_shape(config).ids
     alone = list(range(min(count, 16)))
     for invariant in (False, True):
         sink = HashingSink()
         engine = TalkerEngine(config, replace(options, batch_invariant=invariant), sink)
-        open_streams(engine, config, list(range(count)), frames)
+        open_streams(engine, ids, list(range(count)), frames)
         run_all(engine, sink, count)
         together = {stream: value.hexdigest() for stream, value in sink.hashes.items()}
         same, seconds, steps = 0, 0.0, 0
         for number in alone:
             sink.reset()
             before = engine.stats()["steps"]
-            open_streams(engine, config, [number], frames)
+            open_streams(engine, ids, [number], frames)
             seconds += run_all(engine, sink, 1)
             steps += engine.stats()["steps"] - before
             same += sink.hashes[str(number)].hexdigest() == together[str(number)]

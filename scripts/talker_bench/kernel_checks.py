@@ -6,17 +6,22 @@ from collections.abc import Callable
 
 import torch
 
-from python_backends.talker.kernels.torch_kernels import TorchKernels
+from python_backends.talker.kernels.interface import Rows
+from python_backends.talker.kernels.torch_kernels import TorchKernels, rms_norm
 from python_backends.talker.runner import TalkerRunner
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.step import rotary_of
+from python_backends.talker.weights import AttentionWeights, MoeWeights
 from scripts.talker_bench.step_times import start_all
 
-ROWS = (1, 3, 64, 128)
+ROWS = (1, 3, 16, 64, 128)
+POOL = 16
 
 
 def difference(ours: object, expected: object) -> float:
     """Largest difference over the largest value; for integers the share of unequal entries."""
+    if isinstance(ours, Rows):
+        return difference(ours.x, expected.x)
     if isinstance(ours, tuple):
         return max(difference(a, b) for a, b in zip(ours, expected, strict=True))
     if not ours.is_floating_point():
@@ -40,6 +45,21 @@ def run(runner: TalkerRunner) -> dict:
     return table
 
 
+def clear_routing(
+    x: torch.Tensor, mixed: torch.Tensor, attention: AttentionWeights, moe: MoeWeights, eps: float, rows: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `rows` inputs whose last chosen expert is the furthest ahead of the next.
+
+    Near a tie rounding alone decides which expert a row visits, and a comparison would then measure the experts'
+    difference instead of the kernels'.
+    """
+    y = (x + mixed @ attention.out.t()).float()
+    logits = rms_norm(y, moe.norm.float(), eps) @ moe.router.float().t()
+    ranked = logits.topk(moe.top_k + 1, dim=-1).values
+    best = (ranked[:, -2] - ranked[:, -1]).topk(rows).indices
+    return x[best].contiguous(), mixed[best].contiguous()
+
+
 def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
     shape, weights, device, eps = runner.shape, runner.weights, runner.device, runner.shape.backbone.eps
     generator = torch.Generator(device).manual_seed(rows)
@@ -51,6 +71,8 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
     layer, predictor = weights.backbone.layers[0], weights.predictor.layers[0]
     attention, wide = layer.attention, shape.backbone.heads * shape.backbone.head_dim
     x, mixed, qkv = normal(rows, shape.backbone.hidden), normal(rows, wide), normal(rows, shape.backbone.qkv)
+    clear = clear_routing(normal(POOL * rows, x.shape[1]), normal(POOL * rows, wide), attention, layer.mlp, eps, rows)
+    following, predictor_mixed = weights.backbone.norm, normal(rows, predictor.attention.out.shape[1])
     slots = torch.randperm(runner.buffers.count, device=device, generator=generator)[:rows]
     at = torch.randint(0, 1500, (rows,), device=device, generator=generator)
     rotary = rotary_of(at.float(), weights.backbone.inv_freq)
@@ -80,13 +102,14 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
 
     return {
         "embed": lambda k: k.embed(at, slots, runner.buffers.codes),
-        "norm": lambda k: k.norm(x, attention.norm, eps),
+        "norm": lambda k: k.norm(Rows(x), attention.norm, eps),
         "linear": lambda k: k.linear(x, weights.codec_head),
-        "norm_linear": lambda k: k.norm_linear(x, attention.norm, attention.qkv, eps),
-        "linear_residual": lambda k: k.linear_residual(mixed, attention.out, x),
-        "mlp": lambda k: k.mlp(x, predictor.mlp, eps),
-        "moe": lambda k: k.moe(x, layer.mlp, eps),
-        "prefill_moe": lambda k: k.prefill_moe(x, layer.mlp, eps),
+        "norm_linear": lambda k: k.norm_linear(Rows(x), attention.norm, attention.qkv, eps),
+        "mlp_block": lambda k: k.mlp_block(
+            Rows(x), predictor_mixed, predictor.attention.out, predictor.mlp, following, eps
+        ),
+        "moe_block": lambda k: k.moe_block(Rows(clear[0]), clear[1], attention.out, layer.mlp, following, eps),
+        "prefill_moe": lambda k: k.prefill_moe(clear[0], layer.mlp, eps),
         "attention": attend,
         "predictor_two": lambda k: predict(k, qkv_two, 0),
         "predictor_one": lambda k: predict(k, qkv_new, 9),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from python_backends.talker.kernels.triton_linear import Tile
+from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles
+from python_backends.talker.kernels.triton_moe_few import FewTiles
 from python_backends.talker.runner import TalkerRunner
 from python_backends.talker.shapes import read_shape
 from python_backends.talker.slots import allocate_slots
@@ -19,67 +20,61 @@ from python_backends.talker.tensor_source import RandomSource
 from python_backends.talker.weights import load_weights
 from scripts.talker_bench.step_times import parts, start_all
 
-WORKERS = 12
-SWEEP_BATCHES = (1, 64)
+WORKERS = 14
 TILES = {
-    "qkv": [Tile(0, 16, 128), Tile(0, 16, 256), Tile(0, 32, 64, 4, 5), Tile(0, 32, 256, 4, 3), Tile(0, 64, 128, 4, 3)],
-    "gate_up": [Tile(0, 16, 128), Tile(0, 16, 256, 4, 3), Tile(0, 32, 64, 4, 5), Tile(0, 64, 64, 4, 4)],
-    "out": [
-        Tile(0, 16, 256),
-        Tile(0, 16, 128, 2, 5),
-        Tile(0, 16, 128, 4, 4, 2),
-        Tile(0, 32, 128, 4, 4, 4),
-        Tile(0, 64, 128, 4, 3, 8),
-    ],
-    "down": [
-        Tile(0, 16, 256),
-        Tile(0, 16, 128, 2, 5),
-        Tile(0, 16, 128, 4, 4, 2),
-        Tile(0, 32, 128, 4, 4, 4),
-        Tile(0, 64, 128, 4, 3, 8),
-    ],
-    "head": [Tile(0, 16, 128)],
+    "qkv": [Tile(0, 32, 64, 4, 6), Tile(0, 32, 256, 4, 3), Tile(0, 64, 128, 4, 4)],
+    "gate_up": [Tile(0, 32, 64, 4, 4), Tile(0, 32, 128, 4, 3), Tile(0, 16, 128, 4, 4)],
+    "out": [Tile(0, 32, 128, 4, 4, 2), Tile(0, 64, 128, 4, 3, 8), Tile(0, 64, 64, 4, 4, 4)],
+    "down": [Tile(0, 32, 128, 4, 4, 8), Tile(0, 64, 128, 4, 3, 8), Tile(0, 64, 64, 4, 4, 4)],
+}
+TALL = {
+    "qkv": [Tile(0, 32, 128, 8, 3), Tile(0, 64, 64, 8, 4), Tile(64, 32, 128, 4, 4)],
+    "gate_up": [Tile(0, 32, 64, 8, 3), Tile(0, 32, 128, 8, 3), Tile(64, 32, 64, 4, 5)],
+    "out": [Tile(0, 64, 64, 8, 4, 8), Tile(0, 64, 64, 8, 4, 4), Tile(64, 32, 128, 4, 4, 4)],
+    "down": [Tile(0, 64, 64, 8, 4, 8), Tile(0, 64, 64, 8, 4, 4), Tile(64, 32, 128, 4, 4, 4)],
+}
+VECTORS = {
+    "qkv": [VectorTile(8, 4), VectorTile(32, 8), VectorTile(32, 4)],
+    "gate_up": [VectorTile(8, 4), VectorTile(16, 4), VectorTile(32, 8)],
+    "out": [VectorTile(4, 4), VectorTile(8, 8)],
+    "down": [VectorTile(4, 4), VectorTile(8, 4)],
 }
 MOES = [
-    MoeTiles(False, 32, 128, 4, 4, 64, 128, 4, 3),
-    MoeTiles(False, 64, 64, 4, 4, 64, 64, 4, 4),
-    MoeTiles(False, 64, 128, 8, 3, 128, 128, 8, 3),
-    MoeTiles(False, 128, 64, 8, 3, 128, 128, 4, 3),
-    MoeTiles(True, 32, 128, 4, 4, 32, 128, 4, 3),
-    MoeTiles(True, 16, 256, 4, 3, 16, 128, 4, 3),
+    MoeTiles(shared_m=32),
+    MoeTiles(32, 128, 4, 4, 64, 128, 4, 3),
+    MoeTiles(64, 128, 8, 3, 128, 64, 4, 4),
+    MoeTiles(128, 64, 8, 3, 128, 64, 8, 4),
+    MoeTiles(64, 64, 4, 3, 64, 128, 4, 3),
 ]
-SPLITS = [2, 4, 8, 16, 32]
-ALL = "all library products"
+FEWS = [FewTiles(16, 8, 8, 8), FewTiles(4, 4, 4, 4), FewTiles(8, 2, 16, 8)]
+SPLITS = {1: (8, 32), 64: (2, 8), 128: (1, 2)}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One change to the engine's kernel choices, and the part of the step that feels it."""
+    """One change to the engine's kernel choices, and the part of the step and the batch that feel it."""
 
     name: str
     kind: str
     part: str
+    batch: int
     change: dict
 
 
-def variants(kinds: list[str]) -> list[Variant]:
-    """Every variant of the kinds asked for; all kinds when none is named."""
-    found = [
-        Variant("default", "default", "step", {}),
-        Variant("default predictor", "default", "predictor_with_sampling", {}),
-        Variant("default backbone", "default", "backbone", {}),
-    ]
-    for kind, tiles in TILES.items():
-        for tile in tiles:
-            name = f"{kind} n{tile.n} k{tile.k} w{tile.warps} s{tile.stages} split{tile.split}"
-            found.append(Variant(name, kind, "predictor_with_sampling", {"tiles": {kind: tile}}))
-    for tiles in MOES:
-        up = f"up n{tiles.up_n} k{tiles.up_k} w{tiles.up_warps} s{tiles.up_stages}"
-        down = f"down n{tiles.down_n} k{tiles.down_k} w{tiles.down_warps}"
-        found.append(Variant(f"moe entry={tiles.per_entry} {up} {down}", "moe", "backbone", {"moe": tiles}))
-    found += [Variant(f"attention splits {count}", "splits", "backbone", {"splits": count}) for count in SPLITS]
-    found.append(Variant(ALL, "library", "predictor_with_sampling", {"library_linear": True}))
-    return [variant for variant in found if not kinds or variant.kind in (*kinds, "default")]
+def variants(kinds: list[str], batches: list[int]) -> list[Variant]:
+    """Every variant of the kinds asked for at the batches being timed; all kinds when none is named."""
+    found = []
+    predictor = "predictor_with_sampling"
+    for batch, choices in ((64, TILES), (128, TALL)):
+        for kind, tiles in choices.items():
+            found += [Variant(f"{kind} {tile}", kind, predictor, batch, {"tiles": {kind: tile}}) for tile in tiles]
+        found += [Variant(f"moe {tiles}", "moe", "backbone", batch, {"moe": tiles}) for tiles in MOES]
+    for kind, tiles in VECTORS.items():
+        found += [Variant(f"{kind} {tile}", "vectors", predictor, 1, {"vectors": {kind: tile}}) for tile in tiles]
+    found += [Variant(f"few {tiles}", "few", "backbone", 1, {"few": tiles}) for tiles in FEWS]
+    for batch, counts in SPLITS.items():
+        found += [Variant(f"splits {count}", "splits", "backbone", batch, {"splits": count}) for count in counts]
+    return [v for v in found if v.batch in batches and (not kinds or v.kind in kinds)]
 
 
 def _kernels(runner_weights, shape, change: dict):
@@ -96,7 +91,6 @@ def compile_variant(config: Path, change: dict, batch: int) -> None:
         backbone=replace(shape.backbone, layers=1),
         predictor=replace(shape.predictor, layers=1),
         text_vocab=4096,
-        groups=3,
     )
     device = torch.device("cuda")
     with torch.inference_mode():
@@ -107,40 +101,41 @@ def compile_variant(config: Path, change: dict, batch: int) -> None:
     torch.cuda.synchronize()
 
 
-def precompile(config: Path, batches: list[int], kinds: list[str] | None) -> int:
-    """Fill Triton's cache from several processes; give the number of step builds.
+def precompile(config: Path, batches: list[int], chosen: list[Variant]) -> int:
+    """Fill Triton's cache from several processes: the engine's own choices at all `batches`, then the variants.
 
-    The engine's own choices are built for all `batches`, the variants of `kinds` for SWEEP_BATCHES; none when None.
+    Gives the number of step builds.
     """
-    jobs = [(config, {}, batch) for batch in batches]
-    if kinds is not None:
-        changes = [variant.change for variant in variants(kinds) if variant.change]
-        jobs += [(config, change, batch) for change in changes for batch in SWEEP_BATCHES]
+    own = [(config, {}, batch) for batch in batches]
+    others = [(config, variant.change, variant.batch) for variant in chosen]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(WORKERS, len(jobs)), mp_context=context) as pool:
-        for future in [pool.submit(compile_variant, *job) for job in jobs]:
+    with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+        for future in [pool.submit(compile_variant, *job) for job in own + others]:
             try:
                 future.result()
             except Exception as error:
                 print(f"a variant does not build: {error!r}", flush=True)
-    return len(jobs)
+    return len(own) + len(others)
 
 
-def run(runner: TalkerRunner, batches: list[int], context: int, kinds: list[str]) -> dict:
-    """Milliseconds of the part that each variant changes, by batch, best first."""
+def run(runner: TalkerRunner, context: int, chosen: list[Variant]) -> dict:
+    """Milliseconds of the part that each variant changes, by batch and part; the engine's own choice first."""
     if runner.device.type != "cuda":
         return {"note": "the sweep compares CUDA kernels"}
     start_all(runner)
-    table: dict[str, dict[str, float]] = {}
-    for variant in variants(kinds):
-        for batch in batches:
+    table: dict[str, dict[str, float | str]] = {}
+    for variant in chosen:
+        row = table.setdefault(f"{variant.part} at {variant.batch}", {})
+        for name, change in (("default", {}), (variant.name, variant.change)):
+            if name in row:
+                continue
             try:
-                kernels = _kernels(runner.weights, runner.shape, variant.change)
+                kernels = _kernels(runner.weights, runner.shape, change)
                 step = TalkerStep(runner.shape, runner.weights, kernels, runner.buffers)
-                times = parts(step, runner, batch, context, only=variant.part)
-                table.setdefault(variant.name, {})[str(batch)] = round(times[variant.part], 3)
+                row[name] = round(parts(step, runner, variant.batch, context, variant.part)[variant.part], 3)
             except Exception as error:
-                table.setdefault(variant.name, {})[str(batch)] = f"{type(error).__name__}"
-                print(f"variant {variant.name} at {batch}: {error!r}"[:300], flush=True)
-        print(f"variant {variant.name}: {table[variant.name]}", flush=True)
+                row[name] = f"{type(error).__name__}: {error}"[:200]
+    for where, row in table.items():
+        for name, value in row.items():
+            print(f"{where}: {value} {name}", flush=True)
     return table

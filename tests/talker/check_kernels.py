@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from python_backends.config.sampling import TalkerSampling
-from python_backends.talker.kernels.interface import Rotary
+from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.kernels.torch_kernels import TorchKernels
 from python_backends.talker.kernels.triton_kernels import KernelChoices, TritonKernels
-from python_backends.talker.kernels.triton_linear import Tile
+from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles
+from python_backends.talker.kernels.triton_moe_few import FewTiles
+from python_backends.talker.kernels.triton_routing import select
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.shapes import DecoderShape, TalkerShape, TokenIds
 from python_backends.talker.slots import sampling_columns
@@ -21,7 +23,6 @@ from python_backends.talker.tensor_source import RandomSource
 from python_backends.talker.weights import TalkerWeights, load_weights
 
 EPS = 1e-6
-BLOCKS = (16, 16, 16)
 
 
 def small_shape() -> TalkerShape:
@@ -59,9 +60,20 @@ class Bench:
 def bench() -> Bench:
     shape, device = small_shape(), torch.device("cpu")
     weights = load_weights(RandomSource(device, torch.float32), shape, device)
-    names = ("qkv", "out", "gate_up", "down", "head")
-    choices = KernelChoices(tiles={name: Tile(*BLOCKS) for name in names}, splits=2)
-    return Bench(shape, weights, TorchKernels(weights, shape), TritonKernels(weights, shape, choices))
+    return Bench(shape, weights, TorchKernels(weights, shape), TritonKernels(weights, shape, choices(4)))
+
+
+def choices(few_rows: int, split: int = 2) -> KernelChoices:
+    """Blocks that fit the small sizes; `few_rows` decides between vector and matrix kernels."""
+    names = ("qkv", "out", "gate_up", "down", "router")
+    return KernelChoices(
+        tiles={name: Tile(16, 16, 16, split=split) for name in names},
+        vectors={name: VectorTile(8, 1) for name in names},
+        moe=MoeTiles(up_n=16, up_k=32, down_n=32, down_k=16, shared_m=16),
+        few=FewTiles(up_n=8, down_n=16),
+        splits=2,
+        few_rows=few_rows,
+    )
 
 
 def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
@@ -71,34 +83,49 @@ def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("rows", [1, 5, 20])
 def test_products(bench, rows):
     torch.manual_seed(rows)
-    layer, x = bench.weights.backbone.layers[0], torch.randn(rows, 64)
-    attention, mlp = layer.attention, bench.weights.predictor.layers[0].mlp
+    attention, x = bench.weights.backbone.layers[0].attention, Rows(torch.randn(rows, 64))
     close(bench.triton.norm(x, attention.norm, EPS), bench.torch.norm(x, attention.norm, EPS))
-    close(bench.triton.linear(x, bench.weights.codec_head), bench.torch.linear(x, bench.weights.codec_head))
+    close(bench.triton.linear(x.x, bench.weights.codec_head), bench.torch.linear(x.x, bench.weights.codec_head))
     ours = bench.triton.norm_linear(x, attention.norm, attention.qkv, EPS)
     close(ours, bench.torch.norm_linear(x, attention.norm, attention.qkv, EPS))
-    mixed = torch.randn(rows, 64)
-    expected = bench.torch.linear_residual(mixed, attention.out, x)
-    close(bench.triton.linear_residual(mixed, attention.out, x), expected)
-    close(bench.triton.mlp(x, mlp, EPS), bench.torch.mlp(x, mlp, EPS))
 
 
-def test_split_reduction_and_its_counters(bench):
-    split = TritonKernels(bench.weights, bench.shape, KernelChoices(tiles={"out": Tile(16, 16, 16, split=2)}))
-    weight, x = bench.weights.backbone.layers[0].attention.out, torch.randn(5, 64)
-    for _ in range(2):
-        residual = torch.randn(5, 64)
-        close(split.linear_residual(x, weight, residual), bench.torch.linear_residual(x, weight, residual))
+def close_blocks(kernels: TritonKernels, bench: Bench, ours: Rows, expected: Rows, following: torch.Tensor) -> None:
+    close(ours.x, expected.x)
+    close(kernels.norm(ours, following, EPS), bench.torch.norm(expected, following, EPS))
 
 
-@pytest.mark.parametrize("per_entry", [True, False])
-@pytest.mark.parametrize("rows", [1, 19])
-def test_mixture_of_experts(bench, rows, per_entry):
+@pytest.mark.parametrize("split", [1, 4])
+@pytest.mark.parametrize(("rows", "few_rows"), [(1, 4), (3, 4), (3, 0), (19, 4)])
+def test_mlp_block(bench, rows, few_rows, split):
     torch.manual_seed(rows)
-    tiles = MoeTiles(per_entry, up_n=16, up_k=32, down_n=32, down_k=16)
-    kernels = TritonKernels(bench.weights, bench.shape, KernelChoices(moe=tiles))
-    moe, x = bench.weights.backbone.layers[0].mlp, torch.randn(rows, 64)
-    close(kernels.moe(x, moe, EPS), bench.torch.moe(x, moe, EPS))
+    kernels = TritonKernels(bench.weights, bench.shape, choices(few_rows, split))
+    layer, following = bench.weights.predictor.layers[0], torch.rand(64)
+    arguments = (Rows(torch.randn(rows, 64)), torch.randn(rows, 64), layer.attention.out, layer.mlp, following, EPS)
+    close_blocks(kernels, bench, kernels.mlp_block(*arguments), bench.torch.mlp_block(*arguments), following)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(("rows", "few_rows"), [(1, 4), (3, 4), (3, 0), (39, 4)])
+def test_moe_block_twice(bench, rows, few_rows, normalise):
+    """The second run shows that the first has left the counters at zero."""
+    torch.manual_seed(rows)
+    kernels = TritonKernels(bench.weights, bench.shape, choices(few_rows))
+    layer, following = bench.weights.backbone.layers[0], torch.rand(64)
+    moe = replace(layer.mlp, normalise=normalise)
+    for _ in range(2):
+        arguments = (Rows(torch.randn(rows, 64)), torch.randn(rows, 64), layer.attention.out, moe, following, EPS)
+        close_blocks(kernels, bench, kernels.moe_block(*arguments), bench.torch.moe_block(*arguments), following)
+
+
+def test_ties_between_experts_go_to_the_lower_id(bench):
+    moe = bench.weights.backbone.layers[0].mlp
+    logits = torch.tensor([[1.0, 3.0, 1.0, 1.0, -2.0, 1.0, 0.5], [0.0, -0.0, -1.0, 2.0, 0.0, 2.0, 0.5]])
+    counts = torch.zeros(6, dtype=torch.int32)
+    routing = select(logits[None], moe, counts)
+    assert routing.ids[:, :2].tolist() == [[0, 1], [3, 5]]
+    assert counts.tolist() == [1, 1, 0, 1, 0, 1]
+    assert [routing.entries[expert, 0].item() for expert in (0, 1, 3, 5)] == [0, 1, 4, 5]
 
 
 def test_embedding_with_absent_groups(bench):

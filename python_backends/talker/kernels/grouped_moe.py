@@ -10,7 +10,7 @@ from python_backends.talker.weights import MoeWeights
 
 
 def grouped_moe(x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-    """As `Kernels.moe`, for bfloat16 on CUDA. The sum over a row's experts has a fixed order."""
+    """As `Kernels.prefill_moe`, for bfloat16 on CUDA. The sum over a row's experts has a fixed order."""
     normed = rms_norm(x, weights.norm, eps)
     ids, share = route(normed, weights)
     top, experts = weights.top_k, len(weights.router)

@@ -19,6 +19,18 @@ class Rotary:
     sin: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The residual stream `x` [rows, hidden] and, where a kernel has made it on the way, its RMSNorm with the weight
+    that comes next."""
+
+    x: torch.Tensor
+    normed: torch.Tensor | None = None
+
+    def last(self, count: int) -> Rows:
+        return Rows(self.x[-count:], None if self.normed is None else self.normed[-count:])
+
+
 class Kernels(Protocol):
     """Rows are [rows, hidden] in the model's dtype; `slots`, `cache_rows` are int64 [rows]."""
 
@@ -28,26 +40,28 @@ class Kernels(Protocol):
         """Sum of the text rows `text` int64 [rows] and the codec rows of `codes` int32 [slots, groups] at each row's
         slot, -1 for none."""
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def norm(self, rows: Rows, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """RMSNorm."""
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """x @ weight^T."""
 
-    def norm_linear(self, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def norm_linear(self, rows: Rows, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """RMSNorm, then x @ weight^T."""
 
-    def linear_residual(self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x @ weight^T."""
+    def mlp_block(
+        self, rows: Rows, mixed: torch.Tensor, out: torch.Tensor, mlp: MlpWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        """y = x + mixed @ out^T, then y + down(silu(gate(norm(y))) * up(norm(y))); `mixed` is what attention gave and
+        `following` the weight of the norm after the block."""
 
-    def mlp(self, x: torch.Tensor, weights: MlpWeights, eps: float) -> torch.Tensor:
-        """x + down(silu(gate(norm(x))) * up(norm(x)))."""
-
-    def moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-        """x + routed experts + gated shared expert of norm(x)."""
+    def moe_block(
+        self, rows: Rows, mixed: torch.Tensor, out: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        """y = x + mixed @ out^T, then y + routed experts + gated shared expert of norm(y)."""
 
     def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-        """As `moe`, for many rows."""
+        """x + routed experts + gated shared expert of norm(x), for many rows."""
 
     def rotate_store(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from python_backends.talker.kernels.interface import Rotary
+from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.sampler import RowSettings, penalise, sample, suppressed_codes
 from python_backends.talker.shapes import TalkerShape
 from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
@@ -61,23 +61,28 @@ class TorchKernels:
         codec = table[index]
         return codec.sum(dim=1) + self._weights.text_table[text]
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return rms_norm(x, weight, eps)
+    def norm(self, rows: Rows, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(rows.x, weight, eps)
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.linear(x, weight)
 
-    def norm_linear(self, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.linear(rms_norm(x, norm, eps), weight)
+    def norm_linear(self, rows: Rows, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.linear(rms_norm(rows.x, norm, eps), weight)
 
-    def linear_residual(self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return residual + F.linear(x, weight)
+    def mlp_block(
+        self, rows: Rows, mixed: torch.Tensor, out: torch.Tensor, mlp: MlpWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        x = rows.x + F.linear(mixed, out)
+        gate, up = F.linear(rms_norm(x, mlp.norm, eps), mlp.gate_up).chunk(2, dim=-1)
+        return Rows(x + F.linear(F.silu(gate) * up, mlp.down))
 
-    def mlp(self, x: torch.Tensor, weights: MlpWeights, eps: float) -> torch.Tensor:
-        gate, up = F.linear(rms_norm(x, weights.norm, eps), weights.gate_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, weights.down)
+    def moe_block(
+        self, rows: Rows, mixed: torch.Tensor, out: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        return Rows(self.prefill_moe(rows.x + F.linear(mixed, out), moe, eps))
 
-    def moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
+    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
         normed = rms_norm(x, weights.norm, eps)
         expert, weight = route(normed, weights)
         experts, double, hidden = weights.gate_up.shape
@@ -85,9 +90,6 @@ class TorchKernels:
         dense = weight.new_zeros(len(x), experts).scatter_(1, expert, weight).to(x.dtype)
         middle = F.silu(gate) * up * dense[:, :, None]
         return x + F.linear(middle.flatten(1), weights.down.transpose(0, 1).reshape(hidden, -1))
-
-    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-        return self.moe(x, weights, eps)
 
     def rotate_store(
         self,

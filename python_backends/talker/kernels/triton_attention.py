@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from python_backends.talker.kernels.interface import Rotary
+from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
 from python_backends.talker.weights import AttentionWeights
 
 
@@ -41,7 +42,10 @@ def _rotate_store_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    release_next(PDL)
+    await_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     half = tl.arange(0, D // 2)
@@ -81,7 +85,10 @@ def _decode_kernel(
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP_PAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    release_next(PDL)
+    await_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     part = tl.program_id(2)
@@ -123,7 +130,10 @@ def _decode_kernel(
 
 
 @triton.jit
-def _combine_kernel(part_ptr, stats_ptr, out_ptr, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+def _combine_kernel(part_ptr, stats_ptr, out_ptr, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
+                    PDL: tl.constexpr):  # fmt: skip
+    release_next(PDL)
+    await_previous(PDL)
     at = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     part = tl.arange(0, SPLITS)
     whole = tl.arange(0, D)
@@ -155,7 +165,10 @@ def _predictor_kernel(
     POSITIONS: tl.constexpr,
     PAD: tl.constexpr,
     NEW: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    release_next(PDL)
+    await_previous(PDL)
     sequence = tl.program_id(0)
     kv_head = tl.program_id(1)
     group: tl.constexpr = HEADS // KV_HEADS
@@ -228,6 +241,7 @@ def rotate_store(
         KV_HEADS=kv_heads,
         D=dim,
         num_warps=1,
+        **launch_options(),
     )
     return q
 
@@ -267,8 +281,11 @@ def decode_attention(
         GROUP_PAD=max(16, triton.next_power_of_2(heads // kv_heads)),
         num_warps=warps,
         num_stages=stages,
+        **launch_options(),
     )
-    _combine_kernel[(rows, heads)](part, stats, out, HEADS=heads, D=dim, SPLITS=splits, num_warps=1)
+    _combine_kernel[(rows, heads)](
+        part, stats, out, HEADS=heads, D=dim, SPLITS=splits, num_warps=1, **launch_options()
+    )
     return out
 
 
@@ -280,10 +297,11 @@ def predictor_attention(
     v_buffer: torch.Tensor,
     first: int,
     eps: float,
-    warps: int = 4,
+    warps: int = 1,
 ) -> torch.Tensor:
     """See `Kernels.predictor_attention`."""
     batch, positions, kv_heads, dim = k_buffer.shape
+    new = len(qkv) // batch
     heads = weights.out.shape[1] // dim
     out = qkv.new_empty(len(qkv), heads * dim)
     _predictor_kernel[(batch, kv_heads)](
@@ -303,8 +321,9 @@ def predictor_attention(
         KV_HEADS=kv_heads,
         D=dim,
         POSITIONS=positions,
-        PAD=triton.next_power_of_2(positions),
-        NEW=len(qkv) // batch,
+        PAD=triton.next_power_of_2(first + new),
+        NEW=new,
         num_warps=warps,
+        **launch_options(),
     )
     return out

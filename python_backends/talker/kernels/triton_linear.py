@@ -1,17 +1,27 @@
-"""Small-batch linear layers: weights stream through once, norms and activations ride along."""
+"""Linear layers of small batches, bound by the traffic of their weights.
+
+Two kinds: a matrix kernel on the tensor cores whose programs may share the reduction axis, and a vector kernel for the
+smallest batches that holds its whole slice of the weights in registers before its input is there.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 
+from python_backends.talker.kernels.overlap import await_previous, launch_options, prefetch, release_next
+
+SMALLEST_DOT = 16
+LINE = 64
+
 
 @dataclass(frozen=True)
 class Tile:
-    """Block sizes of one launch; `split` programs share the reduction axis of each output tile."""
+    """Block sizes of one matrix launch; `split` programs share the reduction axis of each output tile."""
 
     m: int
     n: int
@@ -20,202 +30,180 @@ class Tile:
     stages: int = 4
     split: int = 1
 
+    def fitted(self, inner: int) -> Tile:
+        """The same tile, with blocks and parts that divide a reduction axis of `inner`."""
+        k, split = math.gcd(self.k, inner), self.split
+        while inner % (split * k):
+            split //= 2
+        return replace(self, k=k, split=split)
+
+
+@dataclass(frozen=True)
+class VectorTile:
+    """Columns and warps of one program of the vector kernel."""
+
+    n: int
+    warps: int = 4
+
 
 @triton.jit(do_not_specialize=["rows"])
 def _linear_kernel(
     x_ptr,
     w_ptr,
-    norm_ptr,
-    residual_ptr,
     y_ptr,
-    partial_ptr,
-    counter_ptr,
     rows,
-    eps,
     N: tl.constexpr,
     K: tl.constexpr,
-    NORM: tl.constexpr,
     GATED: tl.constexpr,
-    RESIDUAL: tl.constexpr,
+    SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr,
+    LINE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    tile_n = tl.program_id(0)
-    tile_m = tl.program_id(1)
+    release_next(PDL)
     part = tl.program_id(2)
-    row = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inner = part * (K // SPLIT) + tl.arange(0, BLOCK_K)
-    row_ok = row[:, None] < rows
-    column_ok = column[None, :] < N
-    x_at = x_ptr + row[:, None] * K + inner[None, :]
-    w_at = w_ptr + column[None, :] * K + inner[:, None]
+    span: tl.constexpr = K // SPLIT
+    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows and columns past the end repeat others instead of being masked; they are not stored.
+    inner = part * span + tl.arange(0, BLOCK_K)
+    w_at = w_ptr + (column % N)[None, :] * K + inner[:, None]
+    if PDL and BLOCK_K >= LINE:
+        lines = w_ptr + (column % N)[:, None] * K + part * span + (tl.arange(0, BLOCK_K // LINE) * LINE)[None, :]
+        for k in tl.static_range(0, span, BLOCK_K):
+            prefetch(lines + k, PDL)
+            if GATED:
+                prefetch(lines + N * K + k, PDL)
+    await_previous(PDL)
+    x_at = x_ptr + (row % rows)[:, None] * K + inner[None, :]
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     acc_up = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
-    square = tl.zeros([BLOCK_M], dtype=tl.float32)
-    for k in range(0, K // SPLIT, BLOCK_K):
-        inside = inner + k < K
-        x = tl.load(x_at + k, mask=row_ok & inside[None, :], other=0.0)
-        w = tl.load(w_at + k, mask=column_ok & inside[:, None], other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            square += tl.sum(wide * wide, axis=1)
-            scale = tl.load(norm_ptr + inner + k, mask=inside, other=0.0).to(tl.float32)
-            x = (wide * scale[None, :]).to(w.dtype)
-        acc = tl.dot(x, w, acc, input_precision="ieee")
+    for k in range(0, span, BLOCK_K):
+        x = tl.load(x_at + k)
+        acc = tl.dot(x, tl.load(w_at + k), acc, input_precision="ieee")
         if GATED:
-            up = tl.load(w_at + N * K + k, mask=column_ok & inside[:, None], other=0.0)
-            acc_up = tl.dot(x, up, acc_up, input_precision="ieee")
-    ok = row_ok & column_ok
-    at = row[:, None] * N + column[None, :]
-    if SPLIT > 1:
-        # The last program to arrive adds the parts in their order, so the sum does not depend on timing.
-        tl.store(partial_ptr + part * rows * N + at, acc, mask=ok)
-        tl.debug_barrier()
-        place = counter_ptr + tile_m * tl.num_programs(0) + tile_n
-        arrived = tl.atomic_add(place, 1, sem="acq_rel")
-        if arrived == SPLIT - 1:
-            total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
-            for index in tl.static_range(SPLIT):
-                total += tl.load(partial_ptr + index * rows * N + at, mask=ok, other=0.0, cache_modifier=".cg")
-            if RESIDUAL:
-                total += tl.load(residual_ptr + at, mask=ok, other=0.0).to(tl.float32)
-            tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=ok)
-            tl.store(place, 0)
-    else:
-        if NORM:
-            rstd = tl.rsqrt(square / K + eps)
-            acc = acc * rstd[:, None]
-            acc_up = acc_up * rstd[:, None]
-        if GATED:
-            acc = acc * tl.sigmoid(acc) * acc_up
-        if RESIDUAL:
-            acc += tl.load(residual_ptr + at, mask=ok, other=0.0).to(tl.float32)
-        tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=ok)
+            acc_up = tl.dot(x, tl.load(w_at + N * K + k), acc_up, input_precision="ieee")
+    if GATED:
+        acc = acc * tl.sigmoid(acc) * acc_up
+    at = y_ptr + (part * rows + row[:, None]) * N + column[None, :]
+    tl.store(at, acc.to(y_ptr.dtype.element_ty), mask=(row[:, None] < rows) & (column[None, :] < N))
 
 
 @triton.jit
-def _norm_kernel(x_ptr, weight_ptr, y_ptr, eps, K: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    inner = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + row * K + inner, mask=inner < K, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + inner, mask=inner < K, other=0.0).to(tl.float32)
-    rstd = tl.rsqrt(tl.sum(x * x, axis=0) / K + eps)
-    tl.store(y_ptr + row * K + inner, (x * rstd * weight).to(y_ptr.dtype.element_ty), mask=inner < K)
-
-
-@triton.jit
-def _embed_kernel(
-    text_ptr,
-    slot_ptr,
-    codes_ptr,
-    offsets_ptr,
-    codec_ptr,
-    table_ptr,
+def _vector_kernel(
+    x_ptr,
+    w_ptr,
+    norm_ptr,
+    residual_ptr,
     y_ptr,
-    GROUPS: tl.constexpr,
+    eps,
+    N: tl.constexpr,
     K: tl.constexpr,
-    BLOCK: tl.constexpr,
+    K_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORM: tl.constexpr,
+    GATED: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    inner = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ok = inner < K
-    slot = tl.load(slot_ptr + row)
-    total = tl.load(table_ptr + tl.load(text_ptr + row) * K + inner, mask=ok, other=0.0).to(tl.float32)
-    for group in tl.static_range(GROUPS):
-        code = tl.load(codes_ptr + slot * GROUPS + group)
-        at = codec_ptr + (tl.load(offsets_ptr + group) + code) * K + inner
-        total += tl.load(at, mask=ok & (code + tl.zeros_like(inner) >= 0), other=0.0).to(tl.float32)
-    tl.store(y_ptr + row * K + inner, total.to(y_ptr.dtype.element_ty), mask=ok)
+    release_next(PDL)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, K_PAD)
+    inside = inner < K
+    at = (column % N)[:, None] * K + inner[None, :]
+    w = tl.load(w_ptr + at, mask=inside[None, :], other=0.0)
+    if GATED:
+        up = tl.load(w_ptr + N * K + at, mask=inside[None, :], other=0.0)
+    if NORM:
+        scale = tl.load(norm_ptr + inner, mask=inside, other=0.0).to(tl.float32)
+    await_previous(PDL)
+    for row in tl.static_range(ROWS):
+        x = tl.load(x_ptr + row * K + inner, mask=inside, other=0.0).to(tl.float32)
+        if NORM:
+            x = x * tl.rsqrt(tl.sum(x * x, axis=0) / K + eps) * scale
+            x = x.to(w.dtype).to(tl.float32)
+        y = tl.sum(w.to(tl.float32) * x[None, :], axis=1)
+        if GATED:
+            y = y * tl.sigmoid(y) * tl.sum(up.to(tl.float32) * x[None, :], axis=1)
+        if RESIDUAL:
+            y += tl.load(residual_ptr + row * N + column, mask=column < N, other=0.0).to(tl.float32)
+        tl.store(y_ptr + row * N + column, y.to(y_ptr.dtype.element_ty), mask=column < N)
 
 
-class SplitScratch:
-    """Partial sums and arrival counters of split launches; counters return to zero by themselves."""
+def linear(x: torch.Tensor, weight: torch.Tensor, tile: Tile, *, gated: bool = False) -> torch.Tensor:
+    """x @ weight^T: [rows, columns] in the dtype of `x`.
 
-    def __init__(self, device: torch.device, values: int = 1 << 22, tiles: int = 4096) -> None:
-        self.partial = torch.empty(values, device=device, dtype=torch.float32)
-        self.counter = torch.zeros(tiles, device=device, dtype=torch.int32)
+    `gated`: `weight` holds gate rows, then as many up rows; gives silu(gate) * up.
+    """
+    return _matrix(x, weight, replace(tile, split=1), gated, x.dtype)[0]
 
 
-def linear(
+def linear_parts(x: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """Parts float32 [parts, rows, columns] whose sum is x @ weight^T."""
+    return _matrix(x, weight, tile, False, torch.float32)
+
+
+def _matrix(x: torch.Tensor, weight: torch.Tensor, tile: Tile, gated: bool, dtype: torch.dtype) -> torch.Tensor:
+    rows, inner = x.shape
+    columns = len(weight) // 2 if gated else len(weight)
+    tile = tile.fitted(inner)
+    if tile.k < SMALLEST_DOT:
+        raise ValueError(f"a width of {inner} has no factor of {SMALLEST_DOT}")
+    y = torch.empty(tile.split, rows, columns, device=x.device, dtype=dtype)
+    _linear_kernel[(triton.cdiv(columns, tile.n), triton.cdiv(rows, tile.m), tile.split)](
+        x,
+        weight,
+        y,
+        rows,
+        N=columns,
+        K=inner,
+        GATED=gated,
+        SPLIT=tile.split,
+        BLOCK_M=tile.m,
+        BLOCK_N=tile.n,
+        BLOCK_K=tile.k,
+        LINE=LINE,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launch_options(),
+    )
+    return y
+
+
+def vector_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
-    tile: Tile,
-    scratch: SplitScratch,
+    tile: VectorTile,
     *,
     norm: torch.Tensor | None = None,
     eps: float = 0.0,
     gated: bool = False,
     residual: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """norm(x) @ weight^T, then SiLU gating or a residual: [rows, columns] in the dtype of `x`.
-
-    `gated`: `weight` holds gate rows, then as many up rows. A norm or a gate needs `tile.split` 1.
-    """
+    """norm(x) @ weight^T, then SiLU gating, then a residual: [rows, columns]; for a few rows only."""
     rows, inner = x.shape
     columns = len(weight) // 2 if gated else len(weight)
-    if tile.split > 1 and (norm is not None or gated or inner % (tile.split * tile.k)):
-        raise ValueError("a split reduction takes neither norm nor gate, and whole blocks")
-    y = x.new_empty(rows, columns)
-    grid = (triton.cdiv(columns, tile.n), triton.cdiv(rows, tile.m), tile.split)
-    _linear_kernel[grid](
+    y = torch.empty(rows, columns, device=x.device, dtype=dtype or x.dtype)
+    _vector_kernel[(triton.cdiv(columns, tile.n),)](
         x,
         weight,
         norm if norm is not None else weight,
         residual if residual is not None else x,
         y,
-        scratch.partial,
-        scratch.counter,
-        rows,
         eps,
         N=columns,
         K=inner,
+        K_PAD=triton.next_power_of_2(inner),
+        ROWS=rows,
         NORM=norm is not None,
         GATED=gated,
         RESIDUAL=residual is not None,
-        BLOCK_M=tile.m,
         BLOCK_N=tile.n,
-        BLOCK_K=tile.k,
-        SPLIT=tile.split,
         num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
-    return y
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm of [rows, hidden]."""
-    y = torch.empty_like(x)
-    block = triton.next_power_of_2(x.shape[1])
-    _norm_kernel[(len(x),)](x, weight, y, eps, K=x.shape[1], BLOCK=block, num_warps=4)
-    return y
-
-
-def embed(
-    text: torch.Tensor,
-    slots: torch.Tensor,
-    codes: torch.Tensor,
-    codec_offsets: torch.Tensor,
-    codec_table: torch.Tensor,
-    text_table: torch.Tensor,
-) -> torch.Tensor:
-    """Sum of a text row and the codec rows of each slot's last codes int32 [slots, groups]: [rows, hidden]."""
-    hidden = text_table.shape[1]
-    y = text_table.new_empty(len(text), hidden)
-    block = min(256, triton.next_power_of_2(hidden))
-    _embed_kernel[(len(text), triton.cdiv(hidden, block))](
-        text,
-        slots,
-        codes,
-        codec_offsets,
-        codec_table,
-        text_table,
-        y,
-        GROUPS=codes.shape[1],
-        K=hidden,
-        BLOCK=block,
-        num_warps=2,
+        **launch_options(),
     )
     return y

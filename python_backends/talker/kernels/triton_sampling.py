@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
 from python_backends.talker.noise import COUNTER_STEP, GROUPS_PER_FRAME, SEED_SALT, TOKEN_STEP
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.slots import FLOATS, INTS
@@ -57,7 +58,10 @@ def _draw_kernel(
     SALT: tl.constexpr,
     COUNTER: tl.constexpr,
     TOKEN: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    release_next(PDL)
+    await_previous(PDL)
     row = tl.program_id(0)
     token = tl.arange(0, BLOCK)
     ok = token < V
@@ -186,5 +190,6 @@ def draw(
         COUNTER=COUNTER_STEP,
         TOKEN=TOKEN_STEP,
         num_warps=warps,
+        **launch_options(),
     )
     return code, embedding
