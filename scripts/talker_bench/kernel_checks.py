@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from python_backends.talker.kernels.interface import Rows
+from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.kernels.torch_kernels import TorchKernels, rms_norm
 from python_backends.talker.runner import TalkerRunner
 from python_backends.talker.sampler import RowSettings
@@ -70,7 +72,7 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
 
     layer, predictor = weights.backbone.layers[0], weights.predictor.layers[0]
     attention, wide = layer.attention, shape.backbone.heads * shape.backbone.head_dim
-    x, mixed, qkv = normal(rows, shape.backbone.hidden), normal(rows, wide), normal(rows, shape.backbone.qkv)
+    x, qkv = normal(rows, shape.backbone.hidden), normal(rows, shape.backbone.qkv)
     clear = clear_routing(normal(POOL * rows, x.shape[1]), normal(POOL * rows, wide), attention, layer.mlp, eps, rows)
     following, predictor_mixed = weights.backbone.norm, normal(rows, predictor.attention.out.shape[1])
     slots = torch.randperm(runner.buffers.count, device=device, generator=generator)[:rows]
@@ -95,6 +97,12 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
             kernels.decode_attention(q, k_cache, v_cache, slots, at + 1, runner.buffers.context),
         )
 
+    def attend_prompts(kernels):
+        counts = np.array([rows - rows // 3, rows // 3]) if rows > 2 else np.array([rows])
+        layout = PrefillLayout(slots[: len(counts)].cpu().numpy(), np.array([0, 40])[: len(counts)], counts, device)
+        q = qkv.view(rows, -1, shape.backbone.head_dim)[:, : shape.backbone.heads].contiguous()
+        return kernels.prefill_attention(q, *caches, layout)
+
     def predict(kernels, rows_in: torch.Tensor, first: int):
         k_buffer, v_buffer = small.clone()
         out = kernels.predictor_attention(rows_in, predictor.attention, angles, k_buffer, v_buffer, first, eps)
@@ -109,8 +117,9 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
             Rows(x), predictor_mixed, predictor.attention.out, predictor.mlp, following, eps
         ),
         "moe_block": lambda k: k.moe_block(Rows(clear[0]), clear[1], attention.out, layer.mlp, following, eps),
-        "prefill_moe": lambda k: k.prefill_moe(clear[0], layer.mlp, eps),
+        "prefill_moe": lambda k: k.prefill_moe(clear[0], layer.mlp, following, eps),
         "attention": attend,
+        "prefill_attention": attend_prompts,
         "predictor_two": lambda k: predict(k, qkv_two, 0),
         "predictor_one": lambda k: predict(k, qkv_new, 9),
         "draw_first": lambda k: k.draw_first(first_logits, settings, seen.clone(), slots)[0],

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
-from python_backends.talker.kernels.torch_kernels import rms_norm, route
+from python_backends.talker.kernels.interface import Rows
+from python_backends.talker.kernels.triton_linear import Tile, linear_parts
+from python_backends.talker.kernels.triton_prefill import gather_sum_norm
+from python_backends.talker.kernels.triton_routing import select
+from python_backends.talker.kernels.triton_rows import rms_norm
 from python_backends.talker.weights import MoeWeights
 
 
-def grouped_moe(x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-    """As `Kernels.prefill_moe`, for bfloat16 on CUDA. The sum over a row's experts has a fixed order."""
+def grouped_moe(x: torch.Tensor, weights: MoeWeights, following: torch.Tensor, eps: float, router: Tile) -> Rows:
+    """See `Kernels.prefill_moe`; bfloat16 on CUDA. The sum over a row's experts has a fixed order.
+
+    Few operations matter here: a portion of prompts takes the device less time than a long row of launches the host.
+    """
     normed = rms_norm(x, weights.norm, eps)
-    ids, share = route(normed, weights)
-    top, experts = weights.top_k, len(weights.router)
-    flat = ids[:, :top].flatten()
-    order = flat.argsort(stable=True)
-    bounds = torch.arange(experts, device=x.device)
-    ends = torch.searchsorted(flat[order], bounds, right=True).int()
-    rows = normed[order // top]
-    gate, up = torch._grouped_mm(rows, weights.gate_up[:experts].transpose(1, 2), offs=ends).chunk(2, dim=-1)
-    down = torch._grouped_mm(F.silu(gate) * up, weights.down[:experts].transpose(1, 2), offs=ends)
-    routed = torch.empty_like(down)
-    routed[order] = down
-    total = torch.bmm(share[:, None, :top].to(x.dtype), routed.view(len(x), top, -1))[:, 0]
-    for part in range(weights.shared):
-        gate, up = F.linear(normed, weights.gate_up[experts + part]).chunk(2, dim=-1)
-        middle = F.silu(gate) * up * share[:, top + part, None].to(x.dtype)
-        total = total + F.linear(middle, weights.down[experts + part])
-    return x + total
+    routing = select(linear_parts(normed, weights.routing, replace(router, split=1)), weights, None)
+    choices = routing.ids.shape[1]
+    experts, order = routing.ids.flatten().sort(stable=True)
+    bounds = torch.arange(len(weights.gate_up), device=x.device, dtype=experts.dtype)
+    ends = torch.searchsorted(experts, bounds, right=True, out_int32=True)
+    joined = torch._grouped_mm(normed[order // choices], weights.gate_up.transpose(1, 2), offs=ends)
+    gate, up = joined.chunk(2, dim=-1)
+    entries = torch._grouped_mm(F.silu(gate) * up, weights.down.transpose(1, 2), offs=ends)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=x.device)
+    return Rows(*gather_sum_norm(entries, places, routing.share, x, following, eps))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights
 
@@ -60,7 +61,12 @@ class Kernels(Protocol):
     ) -> Rows:
         """y = x + mixed @ out^T, then y + routed experts + gated shared expert of norm(y)."""
 
-    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
+    def prefill_attention(
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+    ) -> torch.Tensor:
+        """Causal attention of prompt rows over their slots' caches: [rows, heads * head_dim]."""
+
+    def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
         """x + routed experts + gated shared expert of norm(x), for many rows."""
 
     def rotate_store(

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from python_backends.talker.kernels.interface import Rotary, Rows
+from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.sampler import RowSettings, penalise, sample, suppressed_codes
 from python_backends.talker.shapes import TalkerShape
 from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
@@ -80,16 +81,28 @@ class TorchKernels:
     def moe_block(
         self, rows: Rows, mixed: torch.Tensor, out: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float
     ) -> Rows:
-        return Rows(self.prefill_moe(rows.x + F.linear(mixed, out), moe, eps))
+        return self.prefill_moe(rows.x + F.linear(mixed, out), moe, following, eps)
 
-    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-        normed = rms_norm(x, weights.norm, eps)
-        expert, weight = route(normed, weights)
-        experts, double, hidden = weights.gate_up.shape
-        gate, up = F.linear(normed, weights.gate_up.view(-1, hidden)).view(len(x), experts, double).chunk(2, dim=-1)
+    def prefill_attention(
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+    ) -> torch.Tensor:
+        padded = layout.padded
+        context = padded.mask.shape[-1]
+        keys = k_cache[:, :context].index_select(0, padded.slots).transpose(1, 2)
+        values = v_cache[:, :context].index_select(0, padded.slots).transpose(1, 2)
+        groups = q.shape[1] // keys.shape[1]
+        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+        out = F.scaled_dot_product_attention(q[padded.at].transpose(1, 2), keys, values, attn_mask=padded.mask)
+        return out.transpose(1, 2).flatten(0, 1)[padded.back].flatten(1)
+
+    def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
+        normed = rms_norm(x, moe.norm, eps)
+        expert, weight = route(normed, moe)
+        experts, double, hidden = moe.gate_up.shape
+        gate, up = F.linear(normed, moe.gate_up.view(-1, hidden)).view(len(x), experts, double).chunk(2, dim=-1)
         dense = weight.new_zeros(len(x), experts).scatter_(1, expert, weight).to(x.dtype)
         middle = F.silu(gate) * up * dense[:, :, None]
-        return x + F.linear(middle.flatten(1), weights.down.transpose(0, 1).reshape(hidden, -1))
+        return Rows(x + F.linear(middle.flatten(1), moe.down.transpose(0, 1).reshape(hidden, -1)))
 
     def rotate_store(
         self,

@@ -283,9 +283,7 @@ def decode_attention(
         num_stages=stages,
         **launch_options(),
     )
-    _combine_kernel[(rows, heads)](
-        part, stats, out, HEADS=heads, D=dim, SPLITS=splits, num_warps=1, **launch_options()
-    )
+    _combine_kernel[(rows, heads)](part, stats, out, HEADS=heads, D=dim, SPLITS=splits, num_warps=1, **launch_options())
     return out
 
 

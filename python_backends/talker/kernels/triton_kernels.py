@@ -6,9 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from python_backends.talker.kernels import triton_attention, triton_linear, triton_rows, triton_sampling
+from python_backends.talker.kernels import (
+    triton_attention,
+    triton_linear,
+    triton_prefill,
+    triton_rows,
+    triton_sampling,
+)
 from python_backends.talker.kernels.grouped_moe import grouped_moe
 from python_backends.talker.kernels.interface import Rotary, Rows
+from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts
 from python_backends.talker.kernels.triton_moe_few import FewTiles, moe_few
@@ -134,8 +141,13 @@ class TritonKernels:
         parts = expert_parts(normed, moe, routing, self._choices.moe)
         return Rows(*triton_rows.sum_norm(parts, x, following, eps, row_major=True, clear=self._counts))
 
-    def prefill_moe(self, x: torch.Tensor, weights: MoeWeights, eps: float) -> torch.Tensor:
-        return grouped_moe(x, weights, eps)
+    def prefill_attention(
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+    ) -> torch.Tensor:
+        return triton_prefill.prefill_attention(q, k_cache, v_cache, layout.tiles)
+
+    def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
+        return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
 
     def rotate_store(
         self,

@@ -53,10 +53,9 @@ def _sum_norm_kernel(
     x = narrow.to(tl.float32)
     rstd = tl.rsqrt(tl.sum(x * x, axis=0) / K + eps)
     tl.store(normed_ptr + row * K + inner, (x * rstd * weight).to(narrow.dtype), mask=ok)
-    if CLEAR > 0:
-        if row == 0:
-            place = tl.arange(0, CLEAR_PAD)
-            tl.store(clear_ptr + place, tl.zeros([CLEAR_PAD], tl.int32), mask=place < CLEAR)
+    if CLEAR > 0 and row == 0:
+        place = tl.arange(0, CLEAR_PAD)
+        tl.store(clear_ptr + place, tl.zeros([CLEAR_PAD], tl.int32), mask=place < CLEAR)
 
 
 @triton.jit
