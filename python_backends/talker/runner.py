@@ -64,8 +64,14 @@ class TalkerRunner:
     def _capture(self) -> None:
         """Capture the largest bucket first, so that the smaller ones fit in its memory pool."""
         pool = torch.cuda.graph_pool_handle()
+        self.capture_prefill(pool)
         for size in reversed(self.options.buckets):
             self._graphs[size] = CapturedStep(self, size, pool)
+
+    def capture_prefill(self, pool: tuple[int, int]) -> None:
+        """Capture graphs for portions of prompts, which would otherwise wait for the host's launches."""
+        with torch.inference_mode():
+            self._prefill.capture(self.options.max_prefill_rows, pool)
 
     def start_slots(self, starts: list[SlotStart]) -> None:
         """Reset the state of slots whose streams are about to be prefilled."""

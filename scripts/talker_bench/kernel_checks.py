@@ -48,18 +48,18 @@ def run(runner: TalkerRunner) -> dict:
 
 
 def clear_routing(
-    x: torch.Tensor, mixed: torch.Tensor, attention: AttentionWeights, moe: MoeWeights, eps: float, rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `rows` inputs whose last chosen expert is the furthest ahead of the next.
+    x: torch.Tensor, mixed: torch.Tensor | None, attention: AttentionWeights, moe: MoeWeights, eps: float, rows: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The `rows` inputs, of a block or of experts alone, whose last chosen expert is the furthest ahead of the next.
 
     Near a tie rounding alone decides which expert a row visits, and a comparison would then measure the experts'
     difference instead of the kernels'.
     """
-    y = (x + mixed @ attention.out.t()).float()
+    y = (x if mixed is None else x + mixed @ attention.out.t()).float()
     logits = rms_norm(y, moe.norm.float(), eps) @ moe.router.float().t()
     ranked = logits.topk(moe.top_k + 1, dim=-1).values
     best = (ranked[:, -2] - ranked[:, -1]).topk(rows).indices
-    return x[best].contiguous(), mixed[best].contiguous()
+    return x[best].contiguous(), None if mixed is None else mixed[best].contiguous()
 
 
 def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
@@ -74,6 +74,7 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
     attention, wide = layer.attention, shape.backbone.heads * shape.backbone.head_dim
     x, qkv = normal(rows, shape.backbone.hidden), normal(rows, shape.backbone.qkv)
     clear = clear_routing(normal(POOL * rows, x.shape[1]), normal(POOL * rows, wide), attention, layer.mlp, eps, rows)
+    prompt_rows = clear_routing(normal(POOL * rows, x.shape[1]), None, attention, layer.mlp, eps, rows)[0]
     following, predictor_mixed = weights.backbone.norm, normal(rows, predictor.attention.out.shape[1])
     slots = torch.randperm(runner.buffers.count, device=device, generator=generator)[:rows]
     at = torch.randint(0, 1500, (rows,), device=device, generator=generator)
@@ -117,7 +118,7 @@ def _cases(runner: TalkerRunner, rows: int) -> dict[str, Callable]:
             Rows(x), predictor_mixed, predictor.attention.out, predictor.mlp, following, eps
         ),
         "moe_block": lambda k: k.moe_block(Rows(clear[0]), clear[1], attention.out, layer.mlp, following, eps),
-        "prefill_moe": lambda k: k.prefill_moe(clear[0], layer.mlp, following, eps),
+        "prefill_moe": lambda k: k.prefill_moe(prompt_rows, layer.mlp, following, eps),
         "attention": attend,
         "prefill_attention": attend_prompts,
         "predictor_two": lambda k: predict(k, qkv_two, 0),

@@ -88,6 +88,8 @@ def bench_prompt(runner: TalkerRunner, rows: int):
 def prefill(runner: TalkerRunner, prompts: int, rows: int) -> dict:
     """Wall time for all prompts at once and in the engine's portions, host work included."""
     prompt = bench_prompt(runner, rows)
+    if runner.device.type == "cuda":
+        runner.capture_prefill(torch.cuda.graph_pool_handle())
     portion = max(1, runner.options.max_prefill_rows // prompt.rows)
     every = [PrefillPart(slot, prompt, 0, prompt.rows) for slot in range(prompts)]
 

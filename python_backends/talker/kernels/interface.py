@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from python_backends.talker.kernels.prefill_layout import PrefillLayout
+from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
 from python_backends.talker.sampler import RowSettings
 from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights
 
@@ -62,7 +62,7 @@ class Kernels(Protocol):
         """y = x + mixed @ out^T, then y + routed experts + gated shared expert of norm(y)."""
 
     def prefill_attention(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
     ) -> torch.Tensor:
         """Causal attention of prompt rows over their slots' caches: [rows, heads * head_dim]."""
 

@@ -1,7 +1,7 @@
 """Programmatic dependent launch: a kernel starts while the one before it still runs.
 
-Every kernel of the step first lets its successor start, may then touch constants (weights), and waits for its
-predecessor before it reads or writes anything else. As each one waits, all work before it has then ended too.
+Every kernel of the step lets its successor start, may touch constants (weights) at once, and waits for its predecessor
+before it reads or writes anything else. As each one waits, all work before it has then ended too.
 """
 
 from __future__ import annotations
@@ -36,12 +36,3 @@ def await_previous(PDL: tl.constexpr):
     """Wait until everything before this kernel has ended and can be read."""
     if PDL:
         gdc_wait()
-
-
-@triton.jit
-def prefetch(pointers, PDL: tl.constexpr):
-    """Ask for the cache lines of a block of pointers to be brought into the L2 cache."""
-    if PDL:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1];\n mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
-        )

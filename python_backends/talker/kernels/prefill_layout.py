@@ -25,6 +25,13 @@ class PaddedRows:
 
 
 @dataclass(frozen=True)
+class TileLayout:
+    """Only the `tiles` of a PrefillLayout, in a buffer whose other rows are zero: tiles of no rows."""
+
+    tiles: torch.Tensor
+
+
+@dataclass(frozen=True)
 class PrefillLayout:
     """Parts one after another: part i has `counts[i]` rows, the first at row `starts[i]` of slot `slots[i]`'s cache.
     All int64 [parts] on the host."""

@@ -15,7 +15,7 @@ from python_backends.talker.kernels import (
 )
 from python_backends.talker.kernels.grouped_moe import grouped_moe
 from python_backends.talker.kernels.interface import Rotary, Rows
-from python_backends.talker.kernels.prefill_layout import PrefillLayout
+from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts
 from python_backends.talker.kernels.triton_moe_few import FewTiles, moe_few
@@ -24,12 +24,12 @@ from python_backends.talker.sampler import RowSettings, suppressed_codes
 from python_backends.talker.shapes import TalkerShape
 from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
 
-FEW_ROWS = 4
+FEW_ROWS = 2
 SPLITS_BY_ROWS = ((8, 16), (32, 8), (1 << 30, 4))
 TILES = {
     "qkv": Tile(0, 32, 128, 4, 4),
     "out": Tile(0, 32, 128, 4, 4, 4),
-    "gate_up": Tile(0, 32, 64, 4, 5),
+    "gate_up": Tile(0, 32, 128, 4, 3),
     "down": Tile(0, 32, 128, 4, 4, 4),
     "router": Tile(0, 16, 128, 4, 3, 4),
 }
@@ -142,7 +142,7 @@ class TritonKernels:
         return Rows(*triton_rows.sum_norm(parts, x, following, eps, row_major=True, clear=self._counts))
 
     def prefill_attention(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
     ) -> torch.Tensor:
         return triton_prefill.prefill_attention(q, k_cache, v_cache, layout.tiles)
 

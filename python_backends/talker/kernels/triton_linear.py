@@ -13,12 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from python_backends.talker.kernels.overlap import await_previous, launch_options, prefetch, release_next
+from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
 
 SMALLEST_DOT = 16
-LINE = 64
-PREFETCH = True
-LATE = True
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,8 @@ def _linear_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    LINE: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    LATE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    if not LATE:
-        release_next(PDL)
     part = tl.program_id(2)
     span: tl.constexpr = K // SPLIT
     row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -75,12 +67,6 @@ def _linear_kernel(
     # Rows and columns past the end repeat others instead of being masked; they are not stored.
     inner = part * span + tl.arange(0, BLOCK_K)
     w_at = w_ptr + (column % N)[None, :] * K + inner[:, None]
-    if PREFETCH and BLOCK_K >= LINE:
-        lines = w_ptr + (column % N)[:, None] * K + part * span + (tl.arange(0, BLOCK_K // LINE) * LINE)[None, :]
-        for k in tl.static_range(0, span, BLOCK_K):
-            prefetch(lines + k, PDL)
-            if GATED:
-                prefetch(lines + N * K + k, PDL)
     await_previous(PDL)
     x_at = x_ptr + (row % rows)[:, None] * K + inner[None, :]
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
@@ -90,8 +76,8 @@ def _linear_kernel(
         acc = tl.dot(x, tl.load(w_at + k), acc, input_precision="ieee")
         if GATED:
             acc_up = tl.dot(x, tl.load(w_at + N * K + k), acc_up, input_precision="ieee")
-    if LATE:
-        release_next(PDL)
+    # Not earlier: programs of later kernels would crowd onto the multiprocessors that these leave free.
+    release_next(PDL)
     if GATED:
         acc = acc * tl.sigmoid(acc) * acc_up
     at = y_ptr + (part * rows + row[:, None]) * N + column[None, :]
@@ -172,9 +158,6 @@ def _matrix(x: torch.Tensor, weight: torch.Tensor, tile: Tile, gated: bool, dtyp
         BLOCK_M=tile.m,
         BLOCK_N=tile.n,
         BLOCK_K=tile.k,
-        LINE=LINE,
-        PREFETCH=PREFETCH,
-        LATE=LATE,
         num_warps=tile.warps,
         num_stages=tile.stages,
         **launch_options(),

@@ -23,13 +23,13 @@ ROUTED_BLOCK = 16
 class MoeTiles:
     """Block sizes of the gate-up and down products; `shared_m` rows of the shared expert at once."""
 
-    up_n: int = 64
+    up_n: int = 128
     up_k: int = 64
-    up_warps: int = 4
-    up_stages: int = 4
-    down_n: int = 64
+    up_warps: int = 8
+    up_stages: int = 3
+    down_n: int = 128
     down_k: int = 64
-    down_warps: int = 4
+    down_warps: int = 8
     down_stages: int = 4
     shared_m: int = 64
 
