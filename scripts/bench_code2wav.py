@@ -3,6 +3,8 @@
     python scripts/bench_code2wav.py --toy --images docs/images          # CPU, toy size
     python scripts/bench_code2wav.py --device cuda --out results.json    # GPU, published sizes, random weights
     python scripts/bench_code2wav.py --device cuda --tune                # also every kernel variant of every layer
+    python scripts/bench_code2wav.py --device cuda --sections operations # which kernel fails or is wrong
+    python scripts/bench_code2wav.py --plot results.json --images DIR    # the throughput picture of an earlier run
 
 Prints Markdown tables; `--out` gets all figures as JSON.
 """
@@ -125,6 +127,15 @@ class Bench:
             self.failed |= not right
         print(flush=True)
 
+    def operations(self) -> None:
+        from scripts.code2wav_bench.debug import check_operations
+
+        found = check_operations(self.config, self.parameters, self.ops, self.device, self.dtype)
+        bound = 0.02 if self.dtype == torch.bfloat16 else 1e-5
+        self.failed |= not all(worst.error < bound for worst in found)
+        self.figures["operations"] = rows = [[worst.operation, worst.error, worst.call] for worst in found]
+        print(table("Operations against PyTorch's", ["operation", "largest relative error", "call"], rows), flush=True)
+
     def parts(self) -> None:
         model, state = self._model()
         found = steps.part_times(model, state, self.streams, 25, self.device)
@@ -211,8 +222,15 @@ class Bench:
         edges = [first + index * picture.CHUNK * self.config.samples_per_frame / SAMPLE_RATE for index in range(3)]
         picture.spectrograms(ours, again, whole, edges, target / "code2wav_chunk_edges.png")
         if "baseline" in self.figures:
-            title = f"Code2Wav, {self.streams} streams, {self.figures['device']}"
-            picture.throughput_bars(self.figures["baseline"], target / f"code2wav_{self.arguments.name}.png", title)
+            _throughput_picture(self.figures, self.arguments)
+
+
+def _throughput_picture(figures: dict, arguments: argparse.Namespace) -> None:
+    from scripts.code2wav_bench import picture
+
+    target = Path(arguments.images) / f"code2wav_{arguments.name}.png"
+    title = f"Code2Wav, {8 if arguments.toy else 64} streams, {figures['device']}"
+    picture.throughput_bars(figures["baseline"], target, title)
 
 
 def _compile_ahead(processes: int) -> None:
@@ -234,9 +252,13 @@ def main() -> int:
     parser.add_argument("--out", help="JSON file for the figures")
     parser.add_argument("--images", help="directory for pictures")
     parser.add_argument("--name", default="throughput", help="name of the throughput picture")
+    parser.add_argument("--plot", help="JSON file of an earlier run: draw its throughput picture, run nothing")
     parser.add_argument("--compile-processes", type=int, default=max(2, min(14, os.cpu_count() or 1)))
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.plot:
+        _throughput_picture(json.loads(Path(arguments.plot).read_text()), arguments)
+        return 0
     bench = Bench(arguments)
     if arguments.compile:
         from scripts.code2wav_bench.layers import compile_share

@@ -89,9 +89,14 @@ def throughput_bars(rows: list[dict], path: Path, title: str) -> None:
             next(row["audio_s_per_s"] for row in rows if row["way"] == name and row["chunk"] == c) for c in chunks
         ]
         places = np.arange(len(chunks)) + index * 0.8 / len(names)
-        axis.bar_label(axis.bar(places, values, 0.8 / len(names), label=name), fmt="%.3g", fontsize=8)
+        axis.bar_label(axis.bar(places, values, 0.8 / len(names), label=name), fmt=_rate, fontsize=8)
     axis.set_xticks(np.arange(len(chunks)) + 0.4 - 0.4 / len(names), [f"{chunk}-frame chunks" for chunk in chunks])
     axis.set(ylabel="seconds of audio per second", title=title)
+    axis.margins(y=0.3)
     axis.legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
