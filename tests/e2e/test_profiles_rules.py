@@ -44,10 +44,13 @@ def request(ids: int, frames: int = 8, **fields) -> dict:
 SHORT, ENDLESS = request(5), request(100_000, 4096)
 
 
-def played_server(model, directory, profile, **more) -> Server:
+def played_server(model, directory, profile, rendered: bool = True) -> Server:
+    """A server on a repository rendered for `profile`, or on the committed one with `profile` in its environment."""
     path = directory / "deploy.yaml"
     path.write_text(yaml.safe_dump(profile))
-    return Server(model, directory / "server.log", path, env=PLAYED, **more)
+    if rendered:
+        return Server(model, directory / "server.log", path, env=PLAYED)
+    return Server(model, directory / "server.log", env=PLAYED | {"OMNI_DEPLOY_CONFIG": str(path)})
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +238,8 @@ def resident_mb(pid: int) -> float:
 
 
 def test_at_shutdown_running_streams_have_a_bounded_time_and_nothing_is_left(tiny_checkpoint, tmp_path):
-    with played_server(tiny_checkpoint, tmp_path, PROFILE) as server:
+    with played_server(tiny_checkpoint, tmp_path, PROFILE, rendered=False) as server:
+        assert [len(server.status(stage)["replicas"]) for stage in STAGES] == [1, 2, 2]
         engines = [replica["pid"] for stage in STAGES for replica in server.status(stage)["replicas"]]
         runtime_dir = Path(environment_of(engines[0])["OMNI_RUNTIME_DIR"])
         assert runtime_dir.is_dir()
