@@ -34,20 +34,54 @@ class Server:
         return self.sink.wait(self.start(messages, **options))
 
 
-@pytest.fixture(scope="session")
-def media_server(tiny_checkpoint: Path):
-    server = Server(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32"))
-    yield server
-    server.engine.close()
-    assert server.sink.violations == []
+class Servers:
+    """Keeps one server at a time: the end of any vLLM engine takes the parallel state of its whole process along."""
+
+    def __init__(self) -> None:
+        self._options: ThinkerOptions | None = None
+        self._server: Server | None = None
+
+    def get(self, options: ThinkerOptions) -> Server:
+        """The running server if it has these options, else a new one in its place."""
+        if options != self._options:
+            self.close()
+            self._server, self._options = Server(options), options
+        return self._server
+
+    def close(self) -> None:
+        if self._server is not None:
+            server, self._server, self._options = self._server, None, None
+            server.engine.close()
+            assert server.sink.violations == []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a server stand together, so that each is started once."""
+
+    def server_of(item: pytest.Item) -> int:
+        fixtures = ("servers", "media_server", "server")  # the last two use the first
+        return max((at for at, name in enumerate(fixtures, 1) if name in getattr(item, "fixturenames", ())), default=0)
+
+    ours = [at for at, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    for at, item in zip(ours, sorted((items[at] for at in ours), key=server_of), strict=True):
+        items[at] = item
 
 
 @pytest.fixture(scope="session")
-def server(tiny_checkpoint: Path):
-    server = Server(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32", media=None))
-    yield server
-    server.engine.close()
-    assert server.sink.violations == []
+def servers():
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+def media_server(servers: Servers, tiny_checkpoint: Path) -> Server:
+    return servers.get(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32"))
+
+
+@pytest.fixture
+def server(servers: Servers, tiny_checkpoint: Path) -> Server:
+    return servers.get(ThinkerOptions(model=str(tiny_checkpoint), dtype="float32", media=None))
 
 
 @pytest.fixture(scope="session")
