@@ -163,10 +163,10 @@ def test_chunked_prefill_and_preemption(servers, tiny_checkpoint: Path, oracle, 
         "_preempt_request",
         lambda self, request, *rest: preempted.append(1) or original(self, request, *rest),
     )
-    engine_args = dict(max_num_batched_tokens=32, max_model_len=384, num_gpu_blocks_override=6, block_size=128)
+    engine_args = dict(max_num_batched_tokens=32, max_model_len=384, num_gpu_blocks_override=13, block_size=32)
     options = ThinkerOptions(model=str(tiny_checkpoint), dtype="float32", max_num_seqs=8, engine_args=engine_args)
     server = servers.get(options)
-    names = ("two images", "mixed", "audio in video", "turns") * 2
+    names = ("two images", "audio", "two audios", "turns") * 2
     limit = 60
     wanted = {name: oracle.media(case(name)[0], limit, **case(name)[1]) for name in set(names)}
     streams = [(name, server.start(case(name)[0], max_tokens=limit)) for name in names]
