@@ -161,7 +161,7 @@ def test_chunked_prefill_and_preemption(servers, tiny_checkpoint: Path, oracle, 
     monkeypatch.setattr(
         Scheduler,
         "_preempt_request",
-        lambda self, request, *rest: preempted.append(1) or original(self, request, *rest),
+        lambda self, request, *rest, **named: preempted.append(1) or original(self, request, *rest, **named),
     )
     engine_args = dict(max_num_batched_tokens=32, max_model_len=384, num_gpu_blocks_override=13, block_size=32)
     options = ThinkerOptions(model=str(tiny_checkpoint), dtype="float32", max_num_seqs=8, engine_args=engine_args)
