@@ -21,7 +21,7 @@ def test_both_drivers_measure_a_running_server(server, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     drivers = ("own", "perf_analyzer") if find_binary() else ("own",)
-    assert [(row["concurrency"], row["driver"]) for row in results["rows"]] == [(n, d) for n in (1, 2) for d in drivers]
+    assert [(row["concurrency"], row["driver"]) for row in results["rows"]] == [(n, d) for d in drivers for n in (1, 2)]
     assert all(row["failures"] == 0 and row["ttfp_ms_mean"] > 0 and row["rtf_mean"] > 0 for row in results["rows"])
     assert "seedtts_like" in (tmp_path / "report" / "report.md").read_text()
 
