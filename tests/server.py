@@ -18,6 +18,7 @@ import tritonclient.grpc as triton
 from client.streaming import OmniClient
 
 ROOT = Path(__file__).resolve().parents[1]
+TEXT_ONLY = ROOT / "tests" / "e2e" / "text_only.yaml"
 STAGES = ("thinker", "talker", "code2wav")
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tests.oracle import Oracle
-from tests.server import Server
+from tests.server import TEXT_ONLY, Server
 
 
 @pytest.fixture(scope="session")
 def server(tiny_checkpoint, tmp_path_factory):
     """One real tritonserver for all tests that do not harm it."""
-    with Server(tiny_checkpoint, tmp_path_factory.mktemp("server") / "server.log") as server:
+    with Server(tiny_checkpoint, tmp_path_factory.mktemp("server") / "server.log", TEXT_ONLY) as server:
         yield server
 
 

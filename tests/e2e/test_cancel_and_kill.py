@@ -14,7 +14,7 @@ import pytest
 
 from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
 from tests.e2e.prompts import PROMPTS
-from tests.server import ROOT, STAGES, Server, wait_until
+from tests.server import ROOT, STAGES, TEXT_ONLY, Server, wait_until
 
 NEVER_ENDING = PROMPTS["long"].request()
 NEVER_ENDING["sampling"] = {
@@ -131,7 +131,7 @@ def _serves(server: Server) -> bool:
 def test_a_stopped_server_leaves_nothing_behind(tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    with Server(tiny_checkpoint, tmp_path / "server.log") as server:
+    with Server(tiny_checkpoint, tmp_path / "server.log", TEXT_ONLY) as server:
         (runtime_dir,) = (tmp_path / "tmp").glob("qwen3-omni.*")
         shared_memory = f"omni_{runtime_dir.suffix[1:]}_"
         assert any(name.startswith(shared_memory) for name in os.listdir("/dev/shm"))

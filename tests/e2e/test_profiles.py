@@ -16,7 +16,7 @@ from python_backends.config.stage import ChunkSchedule
 from tests.e2e.played import CollectingResponder, orchestrator_with
 from tests.e2e.prompts import PROMPTS
 from tests.e2e.test_streaming import ask_all
-from tests.server import STAGES, Server, wait_until
+from tests.server import STAGES, TEXT_ONLY, Server, wait_until
 
 
 def sampled(name: str, seed: int) -> dict:
@@ -42,7 +42,7 @@ def expected(server):
 @pytest.fixture(scope="module")
 def replicas(tiny_checkpoint, tmp_path_factory, expected):
     log = tmp_path_factory.mktemp("replicas") / "server.log"
-    with Server(tiny_checkpoint, log, "three_gpus_replicas") as server:
+    with Server(tiny_checkpoint, log, TEXT_ONLY.with_name("text_only_replicas.yaml")) as server:
         yield server
 
 
