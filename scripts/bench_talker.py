@@ -4,6 +4,7 @@ On a GPU at published sizes, with random weights built on the device:
     python scripts/bench_talker.py --config CONFIG_JSON --device cuda --out results
 On the CPU at toy size:
     python scripts/bench_talker.py --config CONFIG_JSON --toy --batches 1 2 --out results
+The part "libraries" puts the backbone on vLLM's kernels beside ours and needs an installed vLLM for CUDA.
 Writes talker.json, talker.md and, where matplotlib is installed, talker.png into `--out`.
 """
 
@@ -25,9 +26,9 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.runner import TalkerRunner
-from scripts.talker_bench import engine_runs, kernel_checks, report, step_times, sweep
+from scripts.talker_bench import engine_runs, equality, kernel_checks, library_kernels, report, step_times, sweep
 
-PARTS = ("checks", "steps", "sweep", "prefill", "engine", "agreement")
+PARTS = ("checks", "steps", "libraries", "sweep", "prefill", "engine", "equality", "agreement")
 TOY = {
     "text_config": dict(
         hidden_size=64,
@@ -92,7 +93,7 @@ def main() -> None:
     started = time.perf_counter()
     chosen = sweep.variants(args.sweep, args.batches) if "sweep" in args.parts else []
     if args.device.startswith("cuda"):
-        whole = {"engine", "agreement"} & set(args.parts)
+        whole = {"engine", "equality", "agreement"} & set(args.parts)
         built = sweep.precompile(config, sorted({*args.batches, *(options.buckets if whole else ())}), chosen)
         print(f"[{built} kernel builds took {time.perf_counter() - started:.1f} s]", flush=True)
     started = time.perf_counter()
@@ -115,10 +116,12 @@ def main() -> None:
 
     part("checks", lambda: kernel_checks.run(runner))
     part("steps", lambda: step_times.run(runner, args.batches, args.context))
+    part("libraries", lambda: library_kernels.run(runner, args.batches, args.context))
     part("sweep", lambda: sweep.run(runner, args.context, chosen))
     part("prefill", lambda: step_times.prefill(runner, prompts=min(64, max(args.batches)), rows=128))
     engine_options = replace(options, cuda_graphs=True, max_num_seqs=min(64, max(args.batches)))
     part("engine", lambda: engine_runs.paths(config, engine_options, args.frames))
+    part("equality", lambda: equality.run(config, engine_options, min(args.frames, 40)))
     part("agreement", lambda: engine_runs.agreement(config, engine_options, min(args.frames, 40)))
     print(report.table(results))
 

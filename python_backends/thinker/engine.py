@@ -168,6 +168,8 @@ class ThinkerEngine:
     def _run(self, started: Future[VllmCore]) -> None:
         try:
             core = VllmCore(self._options, self._rows.receive)
+            if self._options.device == "cuda":
+                core.warm_up()
         except BaseException as error:
             started.set_exception(error)
             return

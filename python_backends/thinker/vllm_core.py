@@ -29,6 +29,7 @@ from python_backends.thinker.options import (
     vllm_engine_args,
 )
 from python_backends.thinker.prompt import PromptBuilder
+from python_backends.thinker.warmup import prompts_of, warm_up_rows
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,24 @@ class VllmCore:
             detokenize=False,
             output_kind=self._delta,
         )
+
+    def warm_up(self, most: int | None = None) -> None:
+        """Run prompts of every size, up to `most` rows a step, for which vLLM has another kernel; see `warmup`."""
+        started = time.monotonic()
+        scheduler = self._engine.vllm_config.scheduler_config
+        sampling = ThinkerSampling(max_tokens=2, ignore_eos=True)
+        for rows in warm_up_rows(most or scheduler.max_num_batched_tokens):
+            prompts = prompts_of(rows, self.max_model_len - sampling.max_tokens)
+            if len(prompts) > scheduler.max_num_seqs:
+                break
+            for number, prompt in enumerate(prompts):
+                params = self.sampling_params(sampling, number)
+                params.skip_reading_prefix_cache = True
+                self._engine.add_request(f"warm-up {rows} {number}", self.text_input(prompt), params)
+            while self.running:
+                self._engine.step()
+        self._engine.reset_prefix_cache()
+        log.info("vLLM is warm after %.1f s", time.monotonic() - started)
 
     def capture(self, params: Any, key: str) -> None:
         """Ask the workers for the hidden rows of a request's media.

@@ -48,14 +48,17 @@ class HashingSink:
         print(f"stream {stream_id} failed: {error}", flush=True)
 
 
-def open_streams(engine: TalkerEngine, ids: TokenIds, numbers: list[int], frames: int) -> None:
+def open_streams(
+    engine: TalkerEngine, ids: TokenIds, numbers: list[int], frames: int, schedule: ChunkSchedule | None = None
+) -> None:
     """Open streams that speak exactly `frames` frames each, with a prompt of 128 rows and a seed of their own."""
+    schedule = schedule or ChunkSchedule()
     for number in numbers:
         user = (np.arange(PROMPT_ROWS - 8 - 4) * 7 + number) % 1000 + 2000
         prompt = np.array([ids.im_start, ids.user, 198, *user, ids.tts_pad, ids.im_start, ids.assistant, 198])
         text = (np.arange(TEXT_IDS) * 11 + number) % 1000 + 3000
         sampling = TalkerSampling(max_tokens=frames, ignore_eos=True)
-        engine.add(TalkerRequest(str(number), "ethan", sampling, 77 + number, ChunkSchedule()))
+        engine.add(TalkerRequest(str(number), "ethan", sampling, 77 + number, schedule))
         engine.feed(str(number), TextChunk(text, True, prompt))
 
 
@@ -89,8 +92,7 @@ def idle_between_steps(events: list[tuple[float, float, str]]) -> dict[str, floa
         return {}
     return {
         "idle_us_median": round(float(np.median(gaps)), 1),
-        "idle_us_largest": round(max(gaps), 1),
-        "gaps": len(gaps),
+        "idle_us": [round(gap, 1) for gap in gaps],
     }
 
 

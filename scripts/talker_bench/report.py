@@ -25,7 +25,7 @@ def table(results: dict) -> str:
             cells = [f"{row[part]:.2f}" for part in PARTS]
             lines.append(f"| {batch} | {row['step']:.2f} | {' | '.join(cells)} | {TARGETS_MS.get(batch, '')} |")
         lines.append("")
-    for part in ("prefill", "engine", "agreement"):
+    for part in ("libraries", "prefill", "engine", "equality", "agreement"):
         if part in results:
             lines.append(f"{part}: `{json.dumps(results[part])}`")
     return "\n".join(lines)

@@ -92,3 +92,11 @@ def test_answer_ends_at_the_context(server):
     answer = server.answer(text, max_tokens=limit, ignore_eos=True)
     assert len(answer.prompt_ids) + len(answer.ids) == limit
     assert answer.finish.reason == "length"
+
+
+def test_warm_up_changes_no_answer(server, oracle):
+    """The engine's thread sleeps while nothing is open, so that the core may be used from here."""
+    server.engine._core.warm_up(most=300)
+    assert server.engine.stats()["running"] == 0
+    messages = user(PROMPTS["sentence"])
+    check(server.answer(messages, max_tokens=MAX_TOKENS), oracle.text(messages, MAX_TOKENS))
