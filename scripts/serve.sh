@@ -9,10 +9,12 @@
 #   --grpc-port N            8001; the only one that streams
 #   --http-port N            8000
 #   --metrics-port N         8002
+#   --mps                    engines that share a GPU run on it side by side, through CUDA's Multi-Process Service
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$ROOT/scripts/mps.sh"
 
-MODEL='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
+MODEL='' MPS='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
 while (($#)); do
     case $1 in
     --model) MODEL=$(value_of "$@") ;;
@@ -21,6 +23,7 @@ while (($#)); do
     --grpc-port) GRPC_PORT=$(value_of "$@") ;;
     --http-port) HTTP_PORT=$(value_of "$@") ;;
     --metrics-port) METRICS_PORT=$(value_of "$@") ;;
+    --mps) MPS=yes; shift; continue ;;
     -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     --) shift; break ;;
     *) fail "There is no option $1; see --help." ;;
@@ -97,13 +100,17 @@ session_of() {
 clean_up() {
     local process
     for process in $(leftover_processes); do
+        [[ $(cat "/proc/$process/comm" 2>/dev/null) != nvidia-cuda-mps* ]] || continue
         # Children of this shell share its environment: only what a server left is another session's.
         [[ $(session_of "$process") == "$SHELL_SESSION" ]] ||
             kill -KILL "$process" 2>/dev/null || true
     done
+    [[ -z ${CUDA_MPS_STARTED:-} ]] || stop_mps
     rm -rf "$OMNI_RUNTIME_DIR" /dev/shm/"$SHM_PREFIX"*
 }
 
+[[ -z $MPS ]] || mps_control >/dev/null ||
+    fail "--mps needs nvidia-cuda-mps-control, which comes with NVIDIA's driver: install it or leave --mps out."
 "$ROOT/scripts/setup.sh"
 check_ports
 export ENGINE_PYTHON=${ENGINE_PYTHON:-$MAIN_ENV/bin/python}
@@ -117,6 +124,10 @@ OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
 export OMNI_RUNTIME_DIR
 SHM_PREFIX=omni_${OMNI_RUNTIME_DIR##*.}_
 trap clean_up EXIT
+if [[ -n $MPS ]]; then
+    start_mps "$OMNI_RUNTIME_DIR/mps" || fail "nvidia-cuda-mps-control did not start: see its message above."
+    CUDA_MPS_STARTED=yes
+fi
 
 REPOSITORY=$ROOT/model_repository
 if [[ -n $DEPLOY ]]; then

@@ -11,6 +11,15 @@ from python_backends.thinker.messages import MEDIA_KINDS
 
 CPU_MAX_MODEL_LEN = 4096
 CPU_KV_CACHE_BYTES = 1 << 30
+# Rows of a step; a step runs in the next larger graph, so the distances bound what is computed for nothing.
+CAPTURE_SIZES = (
+    *(1, 2, 4),
+    *range(8, 129, 8),
+    *range(144, 257, 16),
+    *range(288, 513, 32),
+    *range(576, 1025, 64),
+    *range(1152, 2049, 128),
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,8 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
         args |= _cpu_defaults(config)
     args |= options.engine_args
     if options.device == "cuda":
-        args["compilation_config"] = _with_rotary_op(args.get("compilation_config"))
+        most_rows = args.get("max_num_batched_tokens") or CAPTURE_SIZES[-1]
+        args["compilation_config"] = _cuda_compilation(args.get("compilation_config"), most_rows)
     # An item that the front's cache holds comes back from it as a name, without the grids that the Talker needs.
     if args.setdefault("mm_processor_cache_gb", 0):
         raise ValueError("engine_args.mm_processor_cache_gb: must be 0")
@@ -125,13 +135,20 @@ def _cpu_defaults(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_rotary_op(compilation: Any) -> Any:
-    """Keep MRoPE out of the compiler's fusions: fused with the QK norm it changes what the Talker hears."""
+def _cuda_compilation(compilation: Any, most_rows: int) -> Any:
+    """`compilation_config` with our defaults for what it leaves open.
+
+    The rotary op keeps MRoPE out of the compiler's fusions: fused with the QK norm it changes what the Talker hears.
+    Graphs for steps with prompts in them, up to `most_rows`: vLLM captures only up to twice the decode batch, and
+    launches the larger steps one kernel at a time.
+    """
     if isinstance(compilation, int):
         compilation = {"mode": compilation}
     if compilation is None:
         compilation = {}
     if not isinstance(compilation, dict):
         return compilation
-    ops = compilation.get("custom_ops")
-    return compilation if ops is not None else {**compilation, "custom_ops": ["+rotary_embedding"]}
+    defaults: dict[str, Any] = {"custom_ops": ["+rotary_embedding"]}
+    if compilation.get("max_cudagraph_capture_size") is None:
+        defaults["cudagraph_capture_sizes"] = [size for size in CAPTURE_SIZES if size <= most_rows]
+    return {**defaults, **{key: value for key, value in compilation.items() if value is not None}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import shlex
 import sys
@@ -87,7 +88,8 @@ class Bench:
 
     def measure(self, row: str, drivers: dict) -> None:
         """All levels, on a server that is warm after its first few requests."""
-        warm = tasks(WARM_UPS, self.args.scale)
+        series = itertools.count()
+        warm = tasks(WARM_UPS, self.args.scale, next(series))
         for driver in list(drivers.values())[:1]:
             driver(warm, 1)
             driver(warm, WARM_UPS)
@@ -96,7 +98,7 @@ class Bench:
             if name == "perf_analyzer" and self.args.perf_analyzer_levels is not None:
                 levels = self.args.perf_analyzer_levels
             for concurrency in levels:
-                todo = tasks(self.args.rounds * concurrency, self.args.scale)
+                todo = tasks(self.args.rounds * concurrency, self.args.scale, next(series))
                 try:
                     records = driver(todo, concurrency)
                 except (OSError, RuntimeError, ValueError) as error:

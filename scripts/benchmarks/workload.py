@@ -12,6 +12,7 @@ WARM_UPS = 5
 PROMPT_IDS = 128
 TEMPLATE_IDS = 8  # what the chat template adds to a lone user message
 FRAMES_A_SECOND = 12.5
+SERIES = 100_000  # more than any load has requests
 
 # Each of these is one id of Qwen's vocabulary when a space stands before it.
 WORDS = Path(__file__).with_name("words.txt").read_text().split()
@@ -19,9 +20,10 @@ WORDS = Path(__file__).with_name("words.txt").read_text().split()
 
 @dataclass(frozen=True)
 class Task:
-    """One request of the workload: its prompt, and how long its answer is made to be."""
+    """One request of the workload: its prompt, and how long its answer is made to be. `seed`: of its sampling."""
 
     index: int
+    seed: int
     prompt: str
     text_ids: int
     frames: int
@@ -31,20 +33,21 @@ class Task:
         return self.frames / FRAMES_A_SECOND
 
 
-def task(index: int, scale: float = 1.0) -> Task:
+def task(index: int, scale: float = 1.0, series: int = 0) -> Task:
     """Request `index`: t = 30 + (7 index mod 31) text ids and round(3.2 t) codec frames.
 
-    `scale` shortens answers for slow machines; only 1 is the published workload. Prompts differ from their first word
-    on, so that no prefix cache can hide a prefill.
+    `scale` shortens answers for slow machines; only 1 is the published workload. Prompts of one series and of different
+    ones differ from their first word on: each load on a server has a series of its own, so that no prefix cache can
+    hide a prefill.
     """
     text_ids = max(2, round((30 + 7 * index % 31) * scale))
-    draw = random.Random(index)
-    words = draw.choices(WORDS, k=PROMPT_IDS - TEMPLATE_IDS)
-    return Task(index, " " + " ".join(words), text_ids, round(3.2 * text_ids))
+    seed = SERIES * series + index
+    words = random.Random(seed).choices(WORDS, k=PROMPT_IDS - TEMPLATE_IDS)
+    return Task(index, seed, " " + " ".join(words), text_ids, round(3.2 * text_ids))
 
 
-def tasks(count: int, scale: float = 1.0) -> list[Task]:
-    return [task(index, scale) for index in range(count)]
+def tasks(count: int, scale: float = 1.0, series: int = 0) -> list[Task]:
+    return [task(index, scale, series) for index in range(count)]
 
 
 def request_body(task: Task) -> dict:
@@ -52,7 +55,7 @@ def request_body(task: Task) -> dict:
     return {
         "messages": [{"role": "user", "content": task.prompt}],
         "modalities": ["text", "audio"],
-        "seed": task.index,
+        "seed": task.seed,
         "audio_format": "int16",
         "sampling": {
             "thinker": {"max_tokens": task.text_ids, "ignore_eos": True},

@@ -22,7 +22,10 @@ def test_prompts_have_128_ids_and_differ_from_the_first_word_on(tiny_checkpoint)
         message = [{"role": "user", "content": item.prompt}]
         ids = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
         assert len(ids) == PROMPT_IDS
-    assert len({item.prompt for item in tasks(640)}) == 640
+    every = [item for series in range(3) for item in tasks(640, series=series)]
+    assert len({item.prompt for item in every}) == len({item.seed for item in every}) == 3 * 640
+    # Not even a block of 16 ids of the prefix cache is shared by many.
+    assert len({tuple(item.prompt.split()[:8]) for item in every}) == 3 * 640
 
 
 def test_a_request_is_valid_and_forces_both_lengths():

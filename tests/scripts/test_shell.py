@@ -77,6 +77,7 @@ def refused(tmp_path, *options):
         (["--model"], "--model needs a value"),
         (["--model", "/nowhere/at/all"], "neither a directory nor a hub id"),
         (["--model", SCRIPTS], "holds no config.json"),
+        (["--mps"], "--mps needs nvidia-cuda-mps-control"),
         (["--grpc-port", "70000"], "--grpc-port is '70000'"),
         (["--grpc-port", "61234", "--http-port", "61234"], "--grpc-port is 61234, which another port has too"),
     ],

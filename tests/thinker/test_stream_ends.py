@@ -132,15 +132,25 @@ def test_unknown_engine_argument_names_the_key_and_the_allowed():
         vllm_engine_args(options, {"model", "dtype", "max_num_seqs"}, {})
 
 
-def test_engine_arguments_win_and_cuda_keeps_the_rotary_op():
-    known = {"max_num_seqs", "tensor_parallel_size", "compilation_config", "hf_overrides"}
+def test_engine_arguments_win_and_cuda_keeps_the_rotary_op_and_captures_prefills():
+    known = {"max_num_seqs", "tensor_parallel_size", "compilation_config", "hf_overrides", "max_num_batched_tokens"}
     given = {"max_num_seqs": 3, "tensor_parallel_size": 2, "hf_overrides": {"a": {"b": 1}}}
     args = vllm_engine_args(ThinkerOptions(model="x", device="cuda", engine_args=given), known, {})
     assert {key: args[key] for key in given} == given
-    assert args["compilation_config"] == {"custom_ops": ["+rotary_embedding"]}
-    own = {"compilation_config": {"custom_ops": ["none"], "mode": 3}}
-    args = vllm_engine_args(ThinkerOptions(model="x", device="cuda", engine_args=own), known, {})
-    assert args["compilation_config"] == own["compilation_config"]
+    assert args["compilation_config"]["custom_ops"] == ["+rotary_embedding"]
+    sizes = args["compilation_config"]["cudagraph_capture_sizes"]
+    assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == 2048
+    for own, kept in (
+        ({"custom_ops": ["none"], "mode": 3, "cudagraph_capture_sizes": [1, 2]}, None),
+        ({"custom_ops": ["none"], "max_cudagraph_capture_size": 64}, None),
+        ({"max_cudagraph_capture_size": 64}, {"max_cudagraph_capture_size": 64, "custom_ops": ["+rotary_embedding"]}),
+    ):
+        given = {"compilation_config": own, "max_num_batched_tokens": 512}
+        args = vllm_engine_args(ThinkerOptions(model="x", device="cuda", engine_args=given), known, {})
+        assert args["compilation_config"] == (kept or own)
+    given = {"max_num_batched_tokens": 512, "compilation_config": 3}
+    args = vllm_engine_args(ThinkerOptions(model="x", device="cuda", engine_args=given), known, {})
+    assert args["compilation_config"]["cudagraph_capture_sizes"][-1] == 512 and args["compilation_config"]["mode"] == 3
 
 
 def test_wrong_options_name_the_option():

@@ -47,7 +47,7 @@ def body(server: OpenAiServer, task: Task) -> dict:
         "audio": {"format": "pcm16", "voice": "Ethan"},
         "stream": True,
         "max_tokens": task.text_ids,
-        "seed": task.index,
+        "seed": task.seed,
     }
     return request | _filled(server.extra, {"{text_ids}": task.text_ids, "{frames}": task.frames})
 

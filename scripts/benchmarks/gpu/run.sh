@@ -4,7 +4,7 @@
 # PREFIX: the unpacked bundle (env.sh, site/, triton/) and files/, a checkpoint's tokenizer and processor files.
 # Writes OUT/report.tar.gz and OUT/server.log.gz; prints the figures as they come. LIMIT: seconds after which it ends and
 # reports what it has. HOST_PATH=on: the host-path benchmark first, about 40 s. MEDIA=off: the Thinker without its audio
-# and vision towers.
+# and vision towers. MPS=on: the engines share a GPU through CUDA's Multi-Process Service.
 set -euo pipefail
 export BUNDLE=$1
 profile=$2 out=$3

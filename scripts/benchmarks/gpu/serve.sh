@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/serve.sh for a machine on which nothing can be installed: vLLM and Triton come from an unpacked bundle.
-#   BUNDLE=PREFIX serve.sh --model DIR --deploy-config YAML --grpc-port N --http-port N --metrics-port N
+#   [MPS=on] BUNDLE=PREFIX serve.sh --model DIR --deploy-config YAML --grpc-port N --http-port N --metrics-port N
 # PREFIX/env.sh sets ENGINE_PYTHON, PYTHONPATH and tritonserver_run, and makes the stubs' environment.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -14,6 +14,10 @@ while (($#)); do
 done
 OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
 export OMNI_MODEL=${option[model]} OMNI_DEPLOY_CONFIG=${option[deploy-config]} OMNI_HOME=$ROOT OMNI_RUNTIME_DIR
+if [[ ${MPS:-off} == on ]]; then
+    source "$ROOT/scripts/mps.sh"
+    start_mps "$OMNI_RUNTIME_DIR/mps"
+fi
 # Engine processes get a PYTHONPATH of their own, with this appended.
 export ENGINE_PYTHONPATH=${PYTHONPATH:-} PYTHONUTF8=1
 PYTHONPATH=$ROOT "$BUNDLE/stubenv/bin/python3" "$ROOT/scripts/render_repository.py" \
@@ -25,4 +29,5 @@ server=$!
 # The subshell's only child is the server itself.
 trap 'pkill -TERM -P $server || kill -TERM $server' TERM INT
 while kill -0 $server 2>/dev/null; do wait $server || true; done
+[[ ${MPS:-off} != on ]] || stop_mps
 rm -rf "$OMNI_RUNTIME_DIR"
