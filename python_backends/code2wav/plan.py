@@ -76,8 +76,26 @@ def _programs(tile: GemmTile, rows: int, outer: int) -> int:
     return -(-rows // tile.block_m) * -(-outer // tile.block_n)
 
 
-# 96 channels stay unfused: Triton 3.6 compiles their split (64 + 32) to code that reads illegal addresses.
-H200_PLAN = KernelPlan(units={192: UnitTile(128, 64, 8, 3, ".ca")})
+# What `bench_code2wav.py --tune` found best at 64 x 25 frames on an H200. 96 channels stay unfused: Triton 3.6 compiles
+# their split (64 + 32) to code that reads illegal addresses.
+H200_PLAN = KernelPlan(
+    gemm={
+        (7, 1024): GemmTile(128, 128, 64, 8, 4, tma=True),
+        (2, 1536): GemmTile(128, 128, 64, 8, 4, tma=True),
+        (7, 768): GemmTile(128, 256, 64, 8, 4, tma=True),
+        (1, 768): GemmTile(128, 128, 64, 8, 4, tma=True),
+        (2, 768): GemmTile(128, 128, 64, 4, 3),
+        (7, 384): GemmTile(256, 128, 64, 8, 3, tma=True),
+        (1, 384): GemmTile(128, 64, 64, 4, 4),
+        (2, 384): GemmTile(128, 128, 64, 4, 3),
+        (7, 192): GemmTile(128, 128, 64, 4, 3, cache=".ca"),
+        (1, 192): GemmTile(128, 64, 64, 4, 4, cache=".ca"),
+        (2, 192): GemmTile(128, 64, 64, 4, 4, cache=".ca"),
+        (7, 96): GemmTile(256, 128, 64, 8, 3, tma=True),
+        (1, 96): GemmTile(128, 32, 64, 4, 4, cache=".ca"),
+    },
+    units={192: UnitTile(64, 64, 4, 3, ".ca")},
+)
 
 # Exact float32 products run without tensor cores and need twice the shared memory: small tiles, nothing fused.
 FLOAT32_PLAN = KernelPlan(tiles=(GemmTile(64, 64, 32, 4, 2), GemmTile(32, 32, 32, 4, 2)), attention=False)
