@@ -28,6 +28,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--toy", action="store_true", help="shrink all widths")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
+    parser.add_argument(
+        "--prompts", type=int, nargs="+", default=[128, 256, 512, 1024, 2000], help="lengths of prompts"
+    )
     parser.add_argument("--steps", type=int, default=120, help="ids of each stream in the step times")
     parser.add_argument("--audio-tokens", type=int, default=4095, help="length of the audio prefill")
     parser.add_argument("--repeats", type=int, default=10)
@@ -63,7 +66,9 @@ def run_one(args: argparse.Namespace) -> dict:
     )
     result: dict = {"start_s": bench.started_s}
     measure.step_ms(bench, 1, 128, 8)
-    result["first_token_ms"] = measure.first_token_ms(bench, 128, args.repeats)
+    result["first_token_ms"] = {
+        str(tokens): measure.first_token_ms(bench, tokens, args.repeats) for tokens in args.prompts
+    }
     result["step_ms"] = {str(batch): measure.step_ms(bench, batch, 128, args.steps) for batch in args.batches}
     result["audio_prefill"] = measure.prefill_ms(bench, args.audio_tokens, args.repeats, capture)
     if capture:
@@ -81,7 +86,8 @@ def report(results: dict[str, dict]) -> str:
         lines.append(f"| {name} | " + " | ".join(value(result) for result in results.values()) + " |")
 
     row("start, s", lambda r: f"{r['start_s']:.0f}")
-    row("first id, 128-token prompt, ms", lambda r: f"{r['first_token_ms']:.1f}")
+    for tokens in next(iter(results.values()))["first_token_ms"]:
+        row(f"first id, prompt of {tokens}, ms", lambda r, tokens=tokens: f"{r['first_token_ms'][tokens]:.1f}")
     for batch in next(iter(results.values()))["step_ms"]:
         row(f"step at batch {batch}, ms", lambda r, batch=batch: f"{r['step_ms'][batch]:.2f}")
     tokens = next(iter(results.values()))["audio_prefill"]["tokens"]
