@@ -28,9 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--toy", action="store_true", help="shrink all widths")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
-    parser.add_argument(
-        "--prompts", type=int, nargs="+", default=[128, 256, 512, 1024, 2000], help="lengths of prompts"
-    )
+    parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512, 1024, 2000], help="lengths of prompts")
     parser.add_argument("--steps", type=int, default=120, help="ids of each stream in the step times")
     parser.add_argument("--audio-tokens", type=int, default=4095, help="length of the audio prefill")
     parser.add_argument("--repeats", type=int, default=10)
