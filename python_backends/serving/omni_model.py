@@ -17,7 +17,7 @@ from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.start import deploy_config_of, wait_for_stages
-from python_backends.serving.triton_io import json_tensor, request_bytes, split_error
+from python_backends.serving.triton_io import json_tensor, request_bytes
 
 log = logging.getLogger(__name__)
 # What Triton answers to a call on a model that it is about to unload.
@@ -91,8 +91,9 @@ def _open_by_call(name: str, payloads: list[dict]) -> list[dict | OmniError]:
         inputs=[json_tensor("request", {"op": "open_all", "streams": payloads})],
     ).exec()
     if response.has_error():
+        # Triton's own error: a stage puts its errors into the reply.
         message = response.error().message()
         stopping = any(words in message for words in _STOPPING)
-        raise ShuttingDown("the server is shutting down") if stopping else split_error(message)
+        raise ShuttingDown("the server is shutting down") if stopping else OmniError(message)
     reply = json.loads(pb_utils.get_output_tensor_by_name(response, "reply").as_numpy()[0])
     return [result_of(answer) for answer in reply["answers"]]

@@ -79,13 +79,13 @@ class StageModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        """`{"op": "status"}` asks for the counts of all replicas, `{"op": "open_all", "streams": [...]}` opens streams.
+        """`{"op": "status"}` asks for the counts of all replicas, `{"op": "open_all", "streams": [...]}` opens streams
+        and is answered for each, also with errors: Triton 2.51 never unloads a model whose BLS call was answered with
+        an error response, and waits out its exit timeout.
 
         Any other payload opens one stream.
         """
         try:
-            if not self._serves:
-                raise InvalidRequest("modalities", f"this server runs without {self.stage}")
             reply = self._reply(json.loads(request_bytes(request, "request")))
             return pb_utils.InferenceResponse([json_tensor("reply", reply)])
         except OmniError as error:
@@ -97,15 +97,25 @@ class StageModel:
     def _reply(self, payload: dict) -> dict:
         if payload.get("op") == "status":
             return self._status()
-        results = self._replicas.open(payload.get("streams", [payload]))
         if "streams" in payload:
-            return {"answers": [answer_of(result) for result in results]}
-        if isinstance(results[0], OmniError):
-            raise results[0]
-        return results[0]
+            return {"answers": [answer_of(result) for result in self._open(payload["streams"])]}
+        (result,) = self._open([payload])
+        if isinstance(result, OmniError):
+            raise result
+        return result
+
+    def _open(self, payloads: list[dict]) -> list[dict | OmniError]:
+        if not self._serves:
+            return [InvalidRequest("modalities", f"this server runs without {self.stage}")] * len(payloads)
+        try:
+            return self._replicas.open(payloads)
+        except OmniError as error:
+            return [error] * len(payloads)
 
     def _status(self) -> dict:
         """Streams open on the stage, the counts of each replica, and beside them those of the first."""
+        if not self._serves:
+            raise InvalidRequest("modalities", f"this server runs without {self.stage}")
         replicas = self._replicas.status()
         if not replicas:
             raise StageFailed(f"{self.stage} is not running; it is being restarted")
@@ -118,7 +128,9 @@ class StageModel:
     def _notify(self, meta: dict) -> None:
         for socket in self._runtime_dir.glob("*.replies"):
             try:
-                self._sender.send(f"ipc://{socket}", [Chunk("*", self.stage, 0, "abort", True, meta=meta)])
+                chunk = Chunk("*", self.stage, 0, "abort", True, meta=meta)
+                # A BLS model that has ended takes its socket away.
+                self._sender.send(f"ipc://{socket}", [chunk], lambda at=socket: not at.exists())
             except StageFailed as error:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 

@@ -36,10 +36,3 @@ def triton_error(error: OmniError):
     """The client sees `[code] message`."""
     return pb_utils.TritonError(f"[{error.code}] {error}")
 
-
-def split_error(message: str) -> OmniError:
-    """Undo `triton_error` on the message of a BLS call's error."""
-    start, end = message.find("["), message.find("] ")
-    if start < 0 or end < start:
-        return OmniError(message)
-    return OmniError(message[end + 2 :], message[start + 1 : end])
