@@ -20,7 +20,7 @@ from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
 from python_backends.code2wav.stream import Stream
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
-from python_backends.config.stage import Finish
+from python_backends.config.stage import Finish, FirstChunk
 
 _log = logging.getLogger(__name__)
 # A row of a launched step: its stream, whether it is the stream's first chunk, whether its last.
@@ -151,11 +151,13 @@ class Code2WavEngine:
                     return
                 self._changed.wait(remaining if plan.due_at is None else min(remaining, plan.due_at - now))
 
-    def recommended_initial_frames(self) -> int:
+    def first_chunk(self) -> FirstChunk:
         """First chunk to ask of the Talker: small while few streams are open, larger under load."""
+        options = self.options
         with self._changed:
-            idle = len(self._streams) <= self.options.idle_num_seqs
-        return self.options.idle_initial_frames if idle else self.options.loaded_initial_frames
+            idle = len(self._streams) <= options.idle_num_seqs
+        initial = options.idle_initial_frames if idle else options.loaded_initial_frames
+        return FirstChunk(initial, options.loaded_initial_frames, options.idle_num_seqs)
 
     def stats(self) -> dict[str, int]:
         """Counts: streams running, waiting and open, free slots; steps and frames since the start."""

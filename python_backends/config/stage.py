@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,37 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class FirstChunk:
+    """What Code2Wav asks of the Talker's first chunk; the fields are those of `ChunkSchedule`."""
+
+    initial: int
+    loaded_initial: int
+    idle_streams: int
+
+
+@dataclass(frozen=True)
 class ChunkSchedule:
     """Sizes, in codec frames, of the chunks that the Talker sends to Code2Wav.
 
     The first chunk has `initial` frames. With `doubling` each next one is twice as large up to `steady`; without,
     every later chunk has `steady` frames. `steady` 0 means one chunk with the whole answer (full-payload mode).
+
+    A burst may arrive between the choice of a small first chunk and that chunk's end, and the player would run dry
+    before the second one. So the first chunk grows to `loaded_initial` frames when more than `idle_streams` streams are
+    open by then; 0 leaves it as it is.
     """
 
     initial: int = 4
     steady: int = 25
     doubling: bool = False
+    loaded_initial: int = 0
+    idle_streams: int = 0
+
+    def under(self, open_streams: int) -> ChunkSchedule:
+        """The schedule for a first chunk that is complete while so many streams are open."""
+        if self.steady == 0 or open_streams <= self.idle_streams or self.loaded_initial <= self.initial:
+            return self
+        return replace(self, initial=self.loaded_initial)
 
     def sizes(self) -> Iterator[int]:
         """Yield chunk sizes without end; a size of 0 asks for all frames until the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Code2WavStage:
         except BaseException:
             self._streams.drop(payload["stream_id"])
             raise
-        return {"initial_frames": self._engine.recommended_initial_frames()}
+        return {"first_chunk": asdict(self._engine.first_chunk())}
 
     def receive(self, chunk: Chunk) -> None:
         self._engine.feed(chunk.stream_id, chunk.tensors["codes"], chunk.finished)

@@ -132,7 +132,7 @@ class Orchestrator:
     def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
         if not self._adaptive or self._schedule.steady == 0:
             return self._schedule
-        return ChunkSchedule(decoder_reply["initial_frames"], self._schedule.steady, doubling=True)
+        return ChunkSchedule(steady=self._schedule.steady, doubling=True, **decoder_reply["first_chunk"])
 
     def _opened(self, stream: Stream, opened: OpenStage) -> None:
         with self._lock:

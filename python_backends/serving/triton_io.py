@@ -35,4 +35,3 @@ def request_bytes(request, name: str) -> bytes:
 def triton_error(error: OmniError):
     """The client sees `[code] message`."""
     return pb_utils.TritonError(f"[{error.code}] {error}")
-

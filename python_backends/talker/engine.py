@@ -51,7 +51,9 @@ class TalkerEngine:
         self._woken = False
         self._closed = False
         self._counts = {"steps": 0, "frames_launched": 0, "prefill_rows": 0, "streams": 0, "aborted": 0}
-        builder = ChunkBuilder(sink, self._shape.ids.codec_eos, self._shape.groups, options.progress_frames)
+        builder = ChunkBuilder(
+            sink, self._shape.ids.codec_eos, self._shape.groups, options.progress_frames, lambda: len(self._streams)
+        )
         entries = options.max_steps_in_flight
         size = (entries, options.max_num_seqs, self._shape.groups)
         if self._guards.asynchronous:

@@ -42,8 +42,16 @@ class Ending:
 class ChunkBuilder:
     """Turns codes into sink calls. Used by one thread at a time."""
 
-    def __init__(self, sink: TalkerSink, codec_eos: int, groups: int, progress_frames: int) -> None:
+    def __init__(
+        self,
+        sink: TalkerSink,
+        codec_eos: int,
+        groups: int,
+        progress_frames: int,
+        open_streams: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._sink, self._eos, self._groups, self._progress = sink, codec_eos, groups, progress_frames
+        self._open_streams = open_streams
         self._ready: Callable[[str], bool] | None = getattr(sink, "ready", None)
         self._held: dict[str, Stream] = {}
 
@@ -115,6 +123,7 @@ class ChunkBuilder:
 
     def _flush(self, stream: Stream) -> None:
         """Send what the schedule allows. A held stream has at most one unsent chunk and the steps then in flight."""
+        stream.fit_first_chunk(self._open_streams())
         size = stream.chunk_size
         while not stream.closed and (stream.ending is not None or (size and len(stream.pending) >= size)):
             if self._ready is not None and not self._ready(stream.stream_id):

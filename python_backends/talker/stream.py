@@ -17,8 +17,8 @@ from python_backends.talker.shapes import TokenIds
 class Stream:
     """`texts`, `text_finished`, `prompt`, `slot`, `prefilled` and `launched` belong to the engine thread.
 
-    `frames`, `pending` and the chunk sizes belong to the builder. `lock` is held across sink calls of this stream, so
-    that none starts once `closed` has been set. `ended` tells the engine that no further frame counts.
+    `frames`, `pending`, `chunks` and the chunk sizes belong to the builder. `lock` is held across sink calls of this
+    stream, so that none starts once `closed` has been set. `ended` tells the engine that no further frame counts.
     """
 
     request: TalkerRequest
@@ -34,6 +34,7 @@ class Stream:
 
     frames: int = 0
     pending: list[np.ndarray] = field(default_factory=list)
+    chunks: int = 0
     ending: str | None = None
     ended: bool = False
     closed: bool = False
@@ -52,7 +53,14 @@ class Stream:
 
     def next_chunk(self) -> None:
         """Move on to the next size of the schedule."""
+        self.chunks += 1
         self.chunk_size = next(self._sizes)
+
+    def fit_first_chunk(self, open_streams: int) -> None:
+        """Let the first chunk grow if a burst has come since its size was chosen."""
+        if self.chunks == 0:
+            self._sizes = self.request.schedule.under(open_streams).sizes()
+            self.chunk_size = next(self._sizes)
 
     def prepare(self, context: int) -> None:
         """Set the frame limit: the request's own, or the rows of context that the prompt leaves."""

@@ -69,7 +69,8 @@ class PlayedStages:
         if name in self.broken:
             raise OmniError("not running", "stage_failed")
         self.opened += [(name, payload) for payload in payloads]
-        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1", "initial_frames": 1}
+        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"}
+        reply["first_chunk"] = {"initial": 1, "loaded_initial": 4, "idle_streams": 2}
         return [self.refuse.get(name, reply)] * len(payloads)
 
     def wait_opened(self, calls):
@@ -128,7 +129,7 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
     assert [name for name, _ in stages.opened] == ["code2wav", "talker", "thinker"]
     assert stages.payload("talker")["sink"] == stages.inboxes["code2wav"].address
     assert stages.payload("thinker")["sink"] == stages.inboxes["talker"].address
-    assert stages.payload("talker")["schedule"] == {"initial": 4, "steady": 25, "doubling": False}
+    assert ChunkSchedule(**stages.payload("talker")["schedule"]) == ChunkSchedule(4, 25)
     stages.send("thinker", 0, "text", meta={"text": "Hel"})
     stages.send("code2wav", 0, "audio", tensors={"audio": np.ones(8, np.float32)})
     stages.finish("thinker", 1, "text", text="lo")
@@ -234,7 +235,7 @@ def test_a_late_chunk_of_an_ended_stream_is_ignored(orchestrator, stages):
 def test_close_ends_every_stream_with_an_error(stages, tmp_path):
     orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25), True)
     responder = ask(orchestrator, stages)
-    assert stages.payload("talker")["schedule"] == {"initial": 1, "steady": 25, "doubling": True}
+    assert ChunkSchedule(**stages.payload("talker")["schedule"]) == ChunkSchedule(1, 25, True, 4, 2)
     orchestrator.close()
     assert responder.wait().code == "shutting_down"
 

@@ -110,6 +110,23 @@ def test_the_context_is_a_limit_too(make):
     assert finish.usage["frames"] + finish.usage["prompt_rows"] - 1 == 40
 
 
+def test_the_first_chunk_grows_when_a_burst_comes_before_its_end(make):
+    """Chosen as 1 frame on an idle server; the second chunk would be late for the player once many speak."""
+    schedule = ChunkSchedule(1, 25, doubling=True, loaded_initial=4, idle_streams=2)
+    engine, sink, _ = make(max_num_seqs=4)
+    engine.add(request("alone", frames=10, schedule=schedule))
+    engine.feed("alone", chunk([1] * 10, finished=True, first=True))
+    drain(engine, sink, ["alone"])
+    assert [len(part) for part in sink.of("alone").chunks] == [1, 2, 4, 3]
+    for stream_id in "abc":
+        engine.add(request(stream_id, frames=10, schedule=schedule))
+        engine.feed(stream_id, chunk([1] * 10, finished=True, first=True))
+    drain(engine, sink, ["a", "b", "c"])
+    for stream_id in "abc":
+        assert [len(part) for part in sink.of(stream_id).chunks] == [4, 6]
+        np.testing.assert_array_equal(sink.of(stream_id).codes, expected_codes(5, 10))
+
+
 def test_an_end_token_stops_without_a_frame(make):
     engine, sink, runner = make()
     runner.natural_end = lambda seed: 4

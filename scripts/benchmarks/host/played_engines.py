@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling
-from python_backends.config.stage import ChunkSchedule, Finish
+from python_backends.config.stage import ChunkSchedule, Finish, FirstChunk
 
 STAMP = 20
 SAMPLES_A_FRAME = 1920
@@ -185,8 +185,8 @@ class PlayedCode2Wav(_Played):
     def add(self, request: PlayedCode2WavRequest) -> None:
         self._open(request.stream_id, np.dtype(request.sample_format))
 
-    def recommended_initial_frames(self) -> int:
-        return 1
+    def first_chunk(self) -> FirstChunk:
+        return FirstChunk(1, 1, 0)
 
     def feed(self, stream_id: str, codes: np.ndarray, finished: bool) -> None:
         self._queue.append((stream_id, codes, finished))
