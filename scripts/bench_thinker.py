@@ -71,7 +71,11 @@ def run_one(args: argparse.Namespace) -> dict:
     result["audio_prefill"] = measure.prefill_ms(bench, args.audio_tokens, args.repeats, capture)
     if capture:
         result["rows"] = measure.check_rows(bench)
-        result["all_kinds"] = measure.all_kinds(bench, copies=3)
+        try:
+            result["all_kinds"] = measure.all_kinds(bench, copies=3)
+        except Exception as error:
+            # The engine is dead then, but what it has shown before stands. vLLM below 0.32 dies of a film that is heard.
+            result["all_kinds"] = f"{type(error).__name__}: {error}"
     bench.core.close()
     return result
 
