@@ -77,12 +77,12 @@ class FlashAttention3(TritonKernels):
         return out.view(count, heads * dim)
 
 
-class Both(VllmMoe, FlashAttention3):
+class Both(VllmMoe):
     """Both of the above."""
 
     def __init__(self, runner: TalkerRunner) -> None:
-        FlashAttention3.__init__(self, runner)
-        VllmMoe.__init__(self, runner)
+        super().__init__(runner)
+        self.decode_attention = FlashAttention3(runner).decode_attention
 
 
 def _dense(moe: MoeWeights) -> tuple[torch.Tensor, torch.Tensor]:
