@@ -74,7 +74,7 @@ def run_one(args: argparse.Namespace) -> dict:
         try:
             result["all_kinds"] = measure.all_kinds(bench, copies=3)
         except Exception as error:
-            # The engine is dead then, but what it has shown before stands. vLLM below 0.32 dies of a film that is heard.
+            # The engine is dead then, but what it has shown before stands. vLLM below 0.32 dies of a heard film.
             result["all_kinds"] = f"{type(error).__name__}: {error}"
     bench.core.close()
     return result
