@@ -23,8 +23,9 @@ from python_backends.thinker.delivery import Delivery, Failure, Prompt, Step, St
 from python_backends.thinker.detokenizer import Detokenizer
 from python_backends.thinker.media.loader import MediaTensors, check_refs
 from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.media_support import with_usable_media
 from python_backends.thinker.messages import parse_messages
-from python_backends.thinker.options import ThinkerOptions
+from python_backends.thinker.options import ThinkerOptions, prepare_process
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
 from python_backends.thinker.rows import RowCollector
@@ -56,9 +57,9 @@ class ThinkerEngine:
         self._thread.start()
         self._core = started.result()
         self._delivery = Delivery(sink, self._core.stop_ids, self._forget)
-        if options.media is not None:
+        if self._options.media is not None:
             self._preparation = Preparation(
-                self._core, options.media, self._rows, self._delivery.post, self._commands.put
+                self._core, self._options.media, self._rows, self._delivery.post, self._commands.put
             )
 
     @property
@@ -167,6 +168,8 @@ class ThinkerEngine:
 
     def _run(self, started: Future[VllmCore]) -> None:
         try:
+            prepare_process(self._options)
+            self._options = with_usable_media(self._options)
             core = VllmCore(self._options, self._rows.receive)
             if self._options.device == "cuda":
                 core.warm_up()
