@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
+from python_backends.checkpoints.safetensors_source import SafetensorsSource
 from python_backends.code2wav.config import Code2WavConfig
 
 PREFIX = "code2wav."
@@ -75,27 +74,8 @@ def load_tensors(checkpoint: str | Path, config: Code2WavConfig) -> dict[str, to
 
     Raises ValueError, naming the tensor, if one is missing or has another shape than `config` asks for.
     """
-    directory = Path(checkpoint)
-    index = directory / "model.safetensors.index.json"
-    if index.exists():
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    else:
-        with safe_open(directory / "model.safetensors", framework="pt") as handle:
-            files = dict.fromkeys(handle.keys(), "model.safetensors")
-    shapes, by_file = tensor_shapes(config), {}
-    for name in shapes:
-        if PREFIX + name not in files:
-            raise ValueError(f"{directory}: tensor {PREFIX + name} is missing")
-        by_file.setdefault(files[PREFIX + name], []).append(name)
-    tensors = {}
-    for file, names in by_file.items():
-        with safe_open(directory / file, framework="pt") as handle:
-            for name in names:
-                tensors[name] = handle.get_tensor(PREFIX + name)
-                if tuple(tensors[name].shape) != shapes[name]:
-                    found = tuple(tensors[name].shape)
-                    raise ValueError(f"{directory}: {PREFIX + name} has shape {found}, expected {shapes[name]}")
-    return tensors
+    source = SafetensorsSource(checkpoint)
+    return {name: source.get(PREFIX + name, shape) for name, shape in tensor_shapes(config).items()}
 
 
 def random_tensors(config: Code2WavConfig, device: str, seed: int = 0) -> dict[str, torch.Tensor]:
