@@ -7,7 +7,9 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 
+from client.media import KINDS, file_part
 from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
 from client.wav import WavWriter
 
@@ -17,6 +19,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("text", nargs="?", default="Hello! Who are you?")
     parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC address of the server")
     parser.add_argument("--wav", help="write the speech to this file; without it only text is asked for")
+    for kind in KINDS:
+        reader = partial(_part, kind)
+        parser.add_argument(
+            f"--{kind}", dest="media", action="append", default=[], type=reader, metavar="FILE",
+            help=f"{kind} in, as often as you like; files come before the text, in the order given",
+        )  # fmt: skip
+    parser.add_argument("--use-audio-in-video", action="store_true", help="hear the sound tracks of the videos too")
     parser.add_argument("--system", help="system prompt")
     parser.add_argument("--speaker", help="voice")
     parser.add_argument("--seed", type=int)
@@ -25,9 +34,20 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _part(kind: str, path: str) -> dict:
+    try:
+        return file_part(kind, path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
+
+
 def _request(args: argparse.Namespace) -> dict:
     messages = [{"role": "system", "content": args.system}] if args.system else []
-    request: dict = {"messages": [*messages, {"role": "user", "content": args.text}]}
+    content = [*args.media, {"type": "text", "text": args.text}] if args.media else args.text
+    for part in args.media:
+        if "video_url" in part:
+            part["video_url"]["use_audio_in_video"] = args.use_audio_in_video
+    request: dict = {"messages": [*messages, {"role": "user", "content": content}]}
     request["modalities"] = ["text", "audio"] if args.wav else ["text"]
     for name in ("speaker", "seed", "sampling"):
         if getattr(args, name) is not None:

@@ -11,6 +11,8 @@ import numpy as np
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
+from client.media import RawMedia
+
 SAMPLE_RATE = 24_000
 
 
@@ -85,18 +87,22 @@ class OmniClient:
                     pass  # it listens, but does not serve yet
                 await asyncio.sleep(0.1)
 
-    async def stream(self, request: dict | str) -> AsyncIterator[TextDelta | AudioChunk | Summary]:
+    async def stream(
+        self, request: dict | str, media: RawMedia | None = None
+    ) -> AsyncIterator[TextDelta | AudioChunk | Summary]:
         """Send one request and yield its events; the last is a Summary.
 
-        `request` is the JSON object of the client contract (or a raw string). Closing the generator early cancels the
-        request on the server. Raises OmniClientError.
+        `request` is the JSON object of the client contract (or a raw string). `media`: raw tensors that its messages
+        name by number. Closing the generator early cancels the request on the server. Raises OmniClientError, and
+        ValueError for an array of another shape or type than RawMedia says.
         """
         raw = request if isinstance(request, str) else json.dumps(request)
         tensor = triton.InferInput("request", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([raw.encode()], dtype=np.object_))
+        inputs = [tensor, *(media.inputs() if media is not None else ())]
 
         async def one() -> AsyncIterator[dict]:
-            yield {"model_name": self._model, "inputs": [tensor]}
+            yield {"model_name": self._model, "inputs": inputs}
             # The request side stays open: closing it early would end the stream on some servers.
             await done.wait()
 
@@ -122,10 +128,10 @@ class OmniClient:
             if not finished:
                 responses.cancel()
 
-    async def ask(self, request: dict | str) -> Answer:
-        """Send one request and collect the whole answer. Raises OmniClientError."""
+    async def ask(self, request: dict | str, media: RawMedia | None = None) -> Answer:
+        """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []
-        async for event in self.stream(request):
+        async for event in self.stream(request, media):
             answer.events.append(event)
             if isinstance(event, TextDelta):
                 answer.text += event.text

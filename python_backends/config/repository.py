@@ -7,11 +7,15 @@ from pathlib import Path
 import yaml
 
 from python_backends.config.deploy import STAGES, DeployConfig
+from python_backends.config.media_inputs import INPUTS
 
 BLS_MODEL = "qwen3_omni"
 DEPLOY_FILE = "deploy.yaml"
 DEPLOY_PARAMETER = "deploy_config"
 _REQUEST = ("request", "TYPE_STRING", 1)
+_TYPES = {"float32": "TYPE_FP32", "int32": "TYPE_INT32", "int64": "TYPE_INT64", "uint8": "TYPE_UINT8"}
+_MEDIA = tuple((name, _TYPES[item.dtype], *item.dims) for name, item in INPUTS.items())
+_TAKES_MEDIA = (BLS_MODEL, "thinker")
 _BLS_OUTPUTS = (
     ("text", "TYPE_STRING", 1),
     ("audio", "TYPE_FP32", -1),
@@ -70,7 +74,8 @@ def _config_pbtxt(name: str, instances: int, has_deploy_file: bool) -> str:
     lines = [f'name: "{name}"', 'backend: "python"', "max_batch_size: 0"]
     if is_bls:
         lines.append("model_transaction_policy { decoupled: true }")
-    lines += _tensors("input", (_REQUEST,)) + _tensors("output", _BLS_OUTPUTS if is_bls else _STAGE_OUTPUTS)
+    lines += _tensors("input", (_REQUEST,), _MEDIA if name in _TAKES_MEDIA else ())
+    lines += _tensors("output", _BLS_OUTPUTS if is_bls else _STAGE_OUTPUTS)
     # The stub runs on the CPU; its engine process has the device.
     lines.append(f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]")
     if has_deploy_file:
@@ -78,9 +83,13 @@ def _config_pbtxt(name: str, instances: int, has_deploy_file: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tensors(word: str, tensors: tuple) -> list[str]:
-    rows = [f'  {{ name: "{name}" data_type: {kind} dims: [ {dims} ] }}' for name, kind, dims in tensors]
+def _tensors(word: str, tensors: tuple, optional: tuple = ()) -> list[str]:
+    rows = [_tensor(*tensor) for tensor in tensors] + [_tensor(*tensor, more=" optional: true") for tensor in optional]
     return [f"{word} [", ",\n".join(rows), "]"]
+
+
+def _tensor(name: str, kind: str, *dims: int, more: str = "") -> str:
+    return f'  {{ name: "{name}" data_type: {kind} dims: [ {", ".join(map(str, dims))} ]{more} }}'
 
 
 def write_repository(out: Path, files: dict[str, str]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from python_backends.config.errors import OmniError
+from python_backends.config.errors import OmniError, ProtocolError
+from python_backends.connectors import call_wire
 
 log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.5
@@ -43,8 +44,8 @@ def _unknown_op(payload: dict) -> dict:
 class ControlServer:
     """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub. One thread.
 
-    A call is `{"id", "op", "payload"}`; the answer `{"id", "ok"}` or `{"id", "error": {"code", "message"}}`. Between
-    calls it pushes `{"heartbeat": stats}` twice a second.
+    A call is `{"id", "op", "payload"}`, with raw media as arrays in it; the answer `{"id", "ok"}` or
+    `{"id", "error": {"code", "message"}}`. Between calls it pushes `{"heartbeat": stats}` twice a second.
     """
 
     def __init__(
@@ -79,11 +80,15 @@ class ControlServer:
                 self._stub.send(msgpack.packb({"heartbeat": self._stats()}))
                 next_beat = time.monotonic() + HEARTBEAT_S
             if self._calls.poll(100):
-                peer, body = self._calls.recv_multipart()
-                call = msgpack.unpackb(body)
+                peer, *frames = self._calls.recv_multipart(copy=False)
+                try:
+                    call = call_wire.unpack([frame.buffer for frame in frames])
+                except ProtocolError as error:
+                    log.error("dropped a call: %s", error)
+                    continue
                 handler = self._handlers.get(call["op"], _unknown_op)
                 reply = {"id": call["id"]} | answer(handler, call["payload"])
-                self._calls.send_multipart([peer, msgpack.packb(reply)])
+                self._calls.send_multipart([peer.bytes, msgpack.packb(reply)])
 
     def close(self) -> None:
         self._stop.set()

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from python_backends.config.errors import OmniError
+from python_backends.config.media_inputs import split_media
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.config.stage import Finish
@@ -31,6 +32,7 @@ class ThinkerStage:
             sampling=ThinkerSampling(**payload["sampling"]),
             seed=payload["seed"],
             speak=payload["sink"] is not None,
+            media=split_media(payload.get("media", {})),
         )
         self._streams.open(request.stream_id, payload["reply"], payload["sink"])
         if payload.get("hold_ids"):

@@ -13,6 +13,7 @@ from dataclasses import asdict
 import zmq
 
 from python_backends.config.errors import Cancelled, OmniError, ProtocolError, ShuttingDown, StageFailed, TimedOut
+from python_backends.config.media_inputs import MediaArrays
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
@@ -74,18 +75,20 @@ class Orchestrator:
             thread.start()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
-    def submit(self, raw: bytes | str, responder: Responder, unhurried: bool = False) -> None:
+    def submit(
+        self, raw: bytes | str, responder: Responder, media: MediaArrays | None = None, unhurried: bool = False
+    ) -> None:
         """Start one request. Never raises: what is wrong with it goes to `responder.error`.
 
-        `unhurried`: no time limits.
+        `media`: its raw media, see `split_media`. `unhurried`: no time limits.
         """
         try:
-            request = parse_request(raw, self._defaults)
+            request = parse_request(raw, self._defaults, media or {})
         except OmniError as error:
             responder.error(error)
             return
         timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
-        stream = Stream(uuid.uuid4().hex, request, responder, timeouts)
+        stream = Stream(uuid.uuid4().hex, request, responder, timeouts, media=media or {})
         stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:
             self._streams[stream.stream_id] = stream
@@ -115,6 +118,7 @@ class Orchestrator:
                 else:
                     self._opened(stream, OpenStage(name, reply))
         for stream in streams:
+            stream.media = {}  # an answer may take minutes
             stream.mark("opened")
 
     def _payload(self, name: str, stream: Stream) -> dict:
@@ -127,7 +131,8 @@ class Orchestrator:
             schedule = asdict(self._schedule_for(stream.stages[-1].reply))
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
-        return payload | {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
+        payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
+        return payload | {"media": stream.media} if stream.media else payload
 
     def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
         if not self._adaptive or self._schedule.steady == 0:

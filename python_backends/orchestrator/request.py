@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field, fields
 
 from python_backends.config.errors import InvalidRequest
+from python_backends.config.media_inputs import MediaArrays, split_media
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
 from python_backends.orchestrator.limits import Timeouts, parse_timeouts
 
@@ -63,14 +64,15 @@ class RequestDefaults:
     modalities: tuple[str, ...] = MODALITIES
 
 
-def parse_request(raw: bytes | str, defaults: RequestDefaults | None = None) -> OmniRequest:
-    """Parse and validate the client's JSON.
+def parse_request(
+    raw: bytes | str, defaults: RequestDefaults | None = None, media: MediaArrays | None = None
+) -> OmniRequest:
+    """Parse and validate the client's JSON, and what can be said of the raw `media` beside it (see `split_media`).
 
     Raises InvalidRequest that names the field. What only a stage can know (speakers of the checkpoint, content parts,
     the length of the prompt) is checked when the stage opens the stream.
     """
-    if len(raw) > MAX_REQUEST_BYTES:
-        raise InvalidRequest("request", f"is larger than {MAX_REQUEST_BYTES} bytes")
+    _check_size(raw, media or {})
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -80,6 +82,7 @@ def parse_request(raw: bytes | str, defaults: RequestDefaults | None = None) -> 
     for name in body:
         if name not in _FIELDS:
             raise InvalidRequest(str(name), f"unknown field; allowed: {', '.join(_FIELDS)}")
+    split_media(media or {})
     defaults = defaults or RequestDefaults()
     thinker, talker = _sampling(body.get("sampling"), defaults.sampling)
     return OmniRequest(
@@ -92,6 +95,12 @@ def parse_request(raw: bytes | str, defaults: RequestDefaults | None = None) -> 
         audio_format=_one_of("audio_format", body.get("audio_format", "float32"), AUDIO_FORMATS),
         timeouts=parse_timeouts(body.get("timeouts")),
     )
+
+
+def _check_size(raw: bytes | str, media: MediaArrays) -> None:
+    if len(raw) + sum(array.nbytes for array in media.values()) > MAX_REQUEST_BYTES:
+        field = max(media, key=lambda name: media[name].nbytes, default="request")
+        raise InvalidRequest(field, f"request and raw media together are larger than {MAX_REQUEST_BYTES} bytes")
 
 
 def _messages(body: dict) -> list[dict]:

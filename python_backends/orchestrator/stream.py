@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError
+from python_backends.config.media_inputs import MediaArrays
 from python_backends.connectors.chunk import Chunk
 from python_backends.orchestrator.limits import Timeouts
 from python_backends.orchestrator.request import OmniRequest
@@ -69,7 +70,8 @@ class Answer:
 class Stream:
     """State of one request between its arrival and its last response. Used under the orchestrator's lock.
 
-    `queued`: it waits for its outlet. `answered`: its last response is made. `poll`: its client is to be asked for.
+    `media`: raw media on their way to the Thinker; empty once it has them. `queued`: it waits for its outlet.
+    `answered`: its last response is made. `poll`: its client is to be asked for.
     """
 
     stream_id: str
@@ -80,6 +82,7 @@ class Stream:
     stages: list[OpenStage] = field(default_factory=list)
     finished: dict[str, dict] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+    media: MediaArrays = field(default_factory=dict)
     next_cancel_poll: float = 0.0
     ends_at: float | None = None
     queued: bool = False

@@ -17,7 +17,7 @@ from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.start import deploy_config_of, wait_for_stages
-from python_backends.serving.triton_io import json_tensor, request_bytes
+from python_backends.serving.triton_io import json_tensor, media_arrays, media_tensors, request_bytes
 
 log = logging.getLogger(__name__)
 # What Triton answers to a call on a model that it is about to unload.
@@ -64,11 +64,11 @@ class OmniModel:
         for request in requests:
             responder = TritonResponder(request)
             try:
-                raw = request_bytes(request, "request")
+                raw, media = request_bytes(request, "request"), media_arrays(request)
             except OmniError as error:
                 responder.error(error)
                 continue
-            self._orchestrator.submit(raw, responder)
+            self._orchestrator.submit(raw, responder, media)
 
     def finalize(self) -> None:
         self._orchestrator.close()
@@ -84,11 +84,28 @@ def _limits(deploy: DeployConfig) -> Limits:
 
 
 def _open_by_call(name: str, payloads: list[dict]) -> list[dict | OmniError]:
-    """One short BLS call for several streams. Raises OmniError when the stage could not be asked."""
+    """Short BLS calls: one for each stream with raw media, whose inputs are its own, and one for all the others.
+
+    Raises OmniError when the stage could not be asked.
+    """
+    plain = [payload for payload in payloads if "media" not in payload]
+    answers = iter(_call(name, plain)) if plain else iter(())
+    return [_call_with_media(name, payload) if "media" in payload else next(answers) for payload in payloads]
+
+
+def _call_with_media(name: str, payload: dict) -> dict | OmniError:
+    plain = {key: value for key, value in payload.items() if key != "media"}
+    try:
+        return _call(name, [plain], payload["media"])[0]
+    except OmniError as error:
+        return error
+
+
+def _call(name: str, payloads: list[dict], media: dict | None = None) -> list[dict | OmniError]:
     response = pb_utils.InferenceRequest(
         model_name=name,
         requested_output_names=["reply"],
-        inputs=[json_tensor("request", {"op": "open_all", "streams": payloads})],
+        inputs=[json_tensor("request", {"op": "open_all", "streams": payloads}), *media_tensors(media or {})],
     ).exec()
     if response.has_error():
         # Triton's own error: a stage puts its errors into the reply.

@@ -11,6 +11,7 @@ import msgpack
 import zmq
 
 from python_backends.config.errors import OmniError, Overloaded, StageFailed
+from python_backends.connectors import call_wire
 
 OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
@@ -127,7 +128,8 @@ class Replicas:
                 return None
         call_id = next(self._call_ids)
         try:
-            socket.send(msgpack.packb({"id": call_id, "op": op, "payload": payload}), zmq.NOBLOCK)
+            frames = call_wire.pack({"id": call_id, "op": op, "payload": payload})
+            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:  # it died since the poll
             return None
         return call_id

@@ -20,7 +20,7 @@ from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
 from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
-from python_backends.serving.triton_io import json_tensor, request_bytes, triton_error
+from python_backends.serving.triton_io import json_tensor, media_arrays, request_bytes, triton_error
 
 log = logging.getLogger(__name__)
 _DRAIN_GRACE_S = 0.5
@@ -83,10 +83,14 @@ class StageModel:
         and is answered for each, also with errors: Triton 2.51 never unloads a model whose BLS call was answered with
         an error response, and waits out its exit timeout.
 
-        Any other payload opens one stream.
+        Any other payload opens one stream. Raw media belong to the only stream of a call.
         """
         try:
-            reply = self._reply(json.loads(request_bytes(request, "request")))
+            payload = json.loads(request_bytes(request, "request"))
+            if media := media_arrays(request):
+                (stream,) = payload.get("streams", [payload])
+                stream["media"] = media
+            reply = self._reply(payload)
             return pb_utils.InferenceResponse([json_tensor("reply", reply)])
         except OmniError as error:
             return pb_utils.InferenceResponse(error=triton_error(error))

@@ -8,6 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from python_backends.config.errors import InvalidRequest, OmniError
+from python_backends.config.media_inputs import INPUTS
 
 
 def json_tensor(name: str, value: dict):
@@ -30,6 +31,20 @@ def request_bytes(request, name: str) -> bytes:
         raise InvalidRequest(name, f"must hold one string, got {array.size}")
     value = array[0]
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+def media_arrays(request) -> dict[str, np.ndarray]:
+    """The raw media that `request` brings, by the names of the inputs.
+
+    The arrays are the caller's: `as_numpy` has copied them out of Triton's shared memory.
+    """
+    found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in INPUTS}
+    return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+
+
+def media_tensors(media: dict[str, np.ndarray]) -> list:
+    """Undo `media_arrays`, for a call of a model that takes the same inputs."""
+    return [pb_utils.Tensor(name, array) for name, array in media.items()]
 
 
 def triton_error(error: OmniError):

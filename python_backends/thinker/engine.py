@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
+from python_backends.config.media_inputs import MediaTensors
 from python_backends.thinker.delivery import Delivery, Failure, Prompt, Step, Stream
 from python_backends.thinker.detokenizer import Detokenizer
-from python_backends.thinker.media.loader import MediaTensors, check_refs
+from python_backends.thinker.media.loader import check_refs
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media_support import with_usable_media
 from python_backends.thinker.messages import parse_messages

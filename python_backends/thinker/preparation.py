@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
+from python_backends.config.media_inputs import MediaTensors
 from python_backends.thinker.delivery import Failure, Prompt, Stream
-from python_backends.thinker.media.loader import MediaTensors, check_refs, load
+from python_backends.thinker.media.loader import check_refs, load
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.messages import Conversation
 from python_backends.thinker.multimodal import MediaPrompt

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from python_backends.config.errors import OmniError
+from python_backends.config.media_inputs import MediaTensors
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.config.stage import Finish
-from python_backends.thinker.media.loader import MediaTensors
 
 
 @dataclass(frozen=True)

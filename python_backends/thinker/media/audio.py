@@ -46,13 +46,18 @@ def sound_track(container, field: str, options: MediaOptions, clock: Clock) -> n
     return _collect(_decoded(container, field, clock), field, options)
 
 
-def samples_from_tensor(samples: np.ndarray, rate: int, field: str, options: MediaOptions) -> np.ndarray:
-    """Raw mono samples float [n] at `rate`, as `decode_audio`."""
+def check_samples(samples: np.ndarray, rate: int, field: str, options: MediaOptions) -> None:
+    """Raises InvalidRequest on `field` for raw samples that `samples_from_tensor` would refuse by their size."""
     if samples.ndim != 1 or samples.dtype.kind != "f":
         raise InvalidRequest(field, f"must be floating-point samples [n], got {samples.dtype} {list(samples.shape)}")
     if not 1000 <= rate <= 384_000:
         raise InvalidRequest(field, f"must have a rate from 1000 to 384000 Hz, got {rate}")
     _check_seconds(samples.size / rate, field, options)
+
+
+def samples_from_tensor(samples: np.ndarray, rate: int, field: str, options: MediaOptions) -> np.ndarray:
+    """Raw mono samples float [n] at `rate` Hz, as `decode_audio`."""
+    check_samples(samples, rate, field, options)
     clock = Clock(field, options.decode_seconds)
     return _collect(_resampled(iter([samples.astype(np.float32)]), rate, clock), field, options)
 

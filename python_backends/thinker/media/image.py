@@ -35,11 +35,16 @@ def decode_image(data: bytes, field: str, options: MediaOptions) -> Image.Image:
         raise InvalidRequest(field, f"is not an image of a known format: {error}") from None
 
 
-def image_from_tensor(pixels: np.ndarray, field: str, options: MediaOptions) -> Image.Image:
-    """Raw pixels uint8 [height, width, 3]."""
+def check_pixels(pixels: np.ndarray, field: str, options: MediaOptions) -> None:
+    """Raises InvalidRequest on `field` for raw pixels that are not uint8 [height, width, 3], or too many."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         raise InvalidRequest(field, f"must be uint8 [height, width, 3], got {pixels.dtype} {list(pixels.shape)}")
     check_size(pixels.shape[1], pixels.shape[0], field, options)
+
+
+def image_from_tensor(pixels: np.ndarray, field: str, options: MediaOptions) -> Image.Image:
+    """Raw pixels uint8 [height, width, 3]."""
+    check_pixels(pixels, field, options)
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 

@@ -8,25 +8,14 @@ import numpy as np
 from PIL import Image
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.thinker.media.audio import decode_audio, samples_from_tensor
-from python_backends.thinker.media.image import decode_image, image_from_tensor
+from python_backends.config.media_inputs import MediaTensors
+from python_backends.thinker.media.audio import check_samples, decode_audio, samples_from_tensor
+from python_backends.thinker.media.image import check_pixels, decode_image, image_from_tensor
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media.sampling import Sampling
 from python_backends.thinker.media.sources import read_source
-from python_backends.thinker.media.video import Video, decode_video, video_from_tensor
+from python_backends.thinker.media.video import Video, check_frames, decode_video, video_from_tensor
 from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
-
-
-@dataclass(frozen=True)
-class MediaTensors:
-    """Raw media beside the messages, which name them by number: `{"type": "image", "tensor": 0}`.
-
-    `audio`: (float [n] mono samples, rate). `image`: uint8 [height, width, 3]. `video`: uint8 [t, height, width, 3].
-    """
-
-    audio: tuple[tuple[np.ndarray, int], ...] = ()
-    image: tuple[np.ndarray, ...] = ()
-    video: tuple[np.ndarray, ...] = ()
 
 
 @dataclass
@@ -40,7 +29,10 @@ class LoadedMedia:
 
 
 def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions) -> None:
-    """Counts, tensor numbers and combinations, before anything is read. Raises InvalidRequest."""
+    """Counts, raw tensors and combinations, before anything is read. Raises InvalidRequest.
+
+    A tensor that no message names is called by the Triton input that it came in, such as `IMAGE[0]`.
+    """
     counts = dict.fromkeys(MEDIA_KINDS, 0)
     used: dict[str, set[int]] = {kind: set() for kind in MEDIA_KINDS}
     for ref in refs:
@@ -55,16 +47,26 @@ def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOption
                 raise InvalidRequest(ref.field, f"there is no {ref.kind} tensor {ref.tensor}, {given} were sent")
             if ref.use_audio:
                 raise InvalidRequest(ref.field, "raw frames have no sound track: use_audio_in_video must be false")
+            _check_tensor(ref, tensors, options)
             used[ref.kind].add(ref.tensor)
     for kind in MEDIA_KINDS:
         for number in set(range(len(getattr(tensors, kind)))) - used[kind]:
-            raise InvalidRequest(f"media.{kind}[{number}]", "is named by no message")
+            raise InvalidRequest(f"{kind.upper()}[{number}]", "is named by no message")
     with_sound = [ref for ref in refs if ref.use_audio]
     if with_sound:
         for ref in refs:
             if ref.kind == "audio" or (ref.kind == "video" and not ref.use_audio):
                 reason = "cannot stand beside a video with use_audio_in_video; only videos with it and images can"
                 raise InvalidRequest(ref.field, reason)
+
+
+def _check_tensor(ref: MediaRef, tensors: MediaTensors, options: MediaOptions) -> None:
+    if ref.kind == "audio":
+        check_samples(*tensors.audio[ref.tensor], ref.field, options)
+    elif ref.kind == "image":
+        check_pixels(tensors.image[ref.tensor], ref.field, options)
+    else:
+        check_frames(tensors.video[ref.tensor], ref.field, Sampling(ref.fps, ref.num_frames, False, 1), options)
 
 
 def load(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions, positions_per_second: int) -> LoadedMedia:

@@ -16,7 +16,7 @@ class MediaOptions:
     - `max_audios`, `max_images`, `max_videos`: of one request; 0 switches a kind off. Sound tracks of videos count as
       audios.
     - `max_bytes`: of one encoded item. `max_audio_seconds`, `max_video_seconds`: of one item.
-    - `max_image_pixels`: of one image. `max_video_pixels`: of all frames taken from one video.
+    - `max_image_pixels`: of one image. `max_video_pixels`: of all frames taken from one video, or sent as raw ones.
     - `num_frames`: taken from a video that does not say; `max_frames` the most it may ask for.
     - `workers`: threads that fetch and decode. `max_waiting`: requests with media that wait for one or hold one.
     - `fetch_seconds`, `decode_seconds`: the longest one item may take.

@@ -60,11 +60,16 @@ class Sampling:
         indices = np.minimum((at * (total / steps)).round().astype(np.int64), total - 1)
         return FramePlan(indices, self._told(step))
 
-    def plan_tensor(self, total: int, field: str, options: MediaOptions) -> FramePlan:
-        """For raw frames, where `fps` is the rate they have and `num_frames` how many of them are taken."""
+    def frames_of_tensor(self, total: int, field: str, options: MediaOptions) -> int:
+        """How many of `total` raw frames are taken. Raises InvalidRequest on `field` for too many."""
         wanted = min(self.num_frames or total, total)
         if wanted > options.max_frames:
             raise InvalidRequest(field, f"asks for {wanted} frames, more than {options.max_frames}")
+        return wanted
+
+    def plan_tensor(self, total: int, field: str, options: MediaOptions) -> FramePlan:
+        """For raw frames, where `fps` is the rate they have and `num_frames` how many of them are taken."""
+        wanted = self.frames_of_tensor(total, field, options)
         rate = (self.fps or DEFAULT_TENSOR_FPS) * wanted / total
         indices = np.linspace(0, total - 1, wanted).round().astype(np.int64)
         return FramePlan(indices, self._told(max(1, round(TEMPORAL_PATCH * self.positions_per_second / rate))))

@@ -40,14 +40,23 @@ def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOpti
     return Video(frames, fps, sound)
 
 
-def video_from_tensor(frames: np.ndarray, field: str, sampling: Sampling, options: MediaOptions) -> Video:
-    """Raw frames uint8 [t, height, width, 3]."""
+def check_frames(frames: np.ndarray, field: str, sampling: Sampling, options: MediaOptions) -> None:
+    """Raises InvalidRequest on `field` for raw frames that are not uint8 [t, height, width, 3], or too many.
+
+    Frames that are not taken count too: they were sent.
+    """
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not len(frames):
         raise InvalidRequest(field, f"must be uint8 [t, height, width, 3], got {frames.dtype} {list(frames.shape)}")
+    sampling.frames_of_tensor(len(frames), field, options)
+    _check_pixels(frames.shape[2], frames.shape[1], len(frames), field, options)
+
+
+def video_from_tensor(frames: np.ndarray, field: str, sampling: Sampling, options: MediaOptions) -> Video:
+    """Raw frames uint8 [t, height, width, 3]."""
+    check_frames(frames, field, sampling, options)
     plan = sampling.plan_tensor(len(frames), field, options)
-    _check_pixels(frames.shape[2], frames.shape[1], len(plan.indices), field, options)
-    kept = frames if len(plan.indices) == len(frames) else frames[plan.indices]
-    return Video(np.ascontiguousarray(kept), plan.fps)
+    # A copy in any case: the processor takes writable memory, and what came by a socket is not.
+    return Video(frames[plan.indices], plan.fps)
 
 
 def _sample(

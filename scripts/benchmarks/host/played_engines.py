@@ -39,6 +39,7 @@ class PlayedThinkerRequest:
     sampling: ThinkerSampling
     seed: int
     speak: bool
+    media: object
 
 
 @dataclass(frozen=True)
