@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -167,8 +168,6 @@ def _events(result) -> list[TextDelta | AudioChunk | Summary]:
 
 
 def _client_error(message: str) -> OmniClientError:
-    """The server writes `[code] message`, perhaps behind words of Triton's own."""
-    start, end = message.find("["), message.find("] ")
-    if 0 <= start < end:
-        return OmniClientError(message[start + 1 : end], message[end + 2 :])
-    return OmniClientError("server", message)
+    """The server writes `[code] message`, perhaps behind words of Triton's own; "server": all words are Triton's."""
+    found = re.search(r"\[([a-z_]+)\] (.*)", message, re.DOTALL)
+    return OmniClientError(found[1], found[2]) if found else OmniClientError("server", message)

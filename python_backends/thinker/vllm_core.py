@@ -29,6 +29,7 @@ from python_backends.thinker.options import (
     vllm_engine_args,
 )
 from python_backends.thinker.prompt import PromptBuilder
+from python_backends.thinker.tokenizer_loads import one_tokenizer
 from python_backends.thinker.warmup import prompts_of, warm_up_rows
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class VllmCore:
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
         self.captures = captures(options, config)
         self._receiver = RowReceiver(receive_rows) if self.captures else None
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
+        with one_tokenizer():
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
         self._delta = RequestOutputKind.DELTA
         model_config = self._engine.vllm_config.model_config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -22,13 +23,13 @@ def open_stage(url: str):
     """Opens a stream from the test process: it calls the stage's Triton model over gRPC."""
     local = threading.local()
 
-    def call(name: str, payload: dict) -> dict:
+    def call(name: str, payload: dict, media: Sequence[triton.InferInput] = ()) -> dict:
         if not hasattr(local, "client"):
             local.client = triton.InferenceServerClient(url)
         tensor = triton.InferInput("request", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([json.dumps(payload).encode()], dtype=np.object_))
         try:
-            return json.loads(local.client.infer(name, [tensor]).as_numpy("reply")[0])
+            return json.loads(local.client.infer(name, [tensor, *media]).as_numpy("reply")[0])
         except InferenceServerException as error:
             raise OmniError(error.message()) from error
 
@@ -81,8 +82,10 @@ def orchestrator_with(url: str, directory, schedule: ChunkSchedule) -> Orchestra
     return Orchestrator(f"ipc://{directory}/{uuid.uuid4().hex}", open_all, schedule)
 
 
-def ids_and_codes(url: str, directory, request) -> tuple[list[int], np.ndarray]:
-    """Run Thinker and Talker with the test as Code2Wav and as BLS model; `request` is an OmniRequest.
+def ids_and_codes(
+    url: str, directory, request, media: Sequence[triton.InferInput] = ()
+) -> tuple[list[int], np.ndarray]:
+    """Run Thinker and Talker with the test as Code2Wav and as BLS model; `request` is an OmniRequest, `media` raw.
 
     Returns the text ids that the Talker is sent and the codes [frames, 16] that Code2Wav is sent.
     """
@@ -93,11 +96,11 @@ def ids_and_codes(url: str, directory, request) -> tuple[list[int], np.ndarray]:
         call = open_stage(url)
         spoken = _payloads(request, boxes["reply"].address)
         talker = call("talker", spoken["talker"] | {"sink": boxes["codes"].address})
-        call("thinker", spoken["thinker"] | {"sink": talker["data"]})
+        call("thinker", spoken["thinker"] | {"sink": talker["data"]}, media)
         codes = _collect(boxes["codes"], "codes")
         # A second, silent run with the same prompt shows the ids that crossed to the Talker.
         again = _payloads(request, boxes["reply"].address)
-        call("thinker", again["thinker"] | {"sink": boxes["ids"].address})
+        call("thinker", again["thinker"] | {"sink": boxes["ids"].address}, media)
         ids = _collect(boxes["ids"], "ids")
         _collect_finish(boxes["reply"], {"thinker": 2, "talker": 1})
         return ids.tolist(), codes
