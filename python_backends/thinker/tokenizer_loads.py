@@ -1,38 +1,44 @@
-"""Keeps a start of vLLM from loading and copying one tokenizer again and again.
+"""Keeps vLLM from loading and copying one tokenizer again and again.
 
-With media inputs vLLM makes the checkpoint's processor three times, each time `transformers` reads the tokenizer anew,
-and both copy it with every argument that they keep: 23 s of CPU for a vocabulary of 150 thousand, 4 s with this.
+With media inputs vLLM makes the checkpoint's processor three times at its start, and once more for each new set of a
+film's arguments. Each time `transformers` reads the tokenizer anew, and both copy it with every argument that they
+keep: 27 s of CPU at start for a vocabulary of 150 thousand, and seconds in the middle of serving.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 
-@contextlib.contextmanager
-def one_tokenizer() -> Iterator[None]:
-    """Within it `AutoTokenizer` reads each tokenizer once, and copies of a tokenizer are the tokenizer itself.
+class OneTokenizer:
+    """A context, to be entered as often as needed, by one thread at a time: within it `AutoTokenizer` reads each
+    tokenizer once, and copies of a tokenizer are the tokenizer itself.
 
     Sharing is safe for what the Thinker does: fast tokenizers are Rust objects that encode from several threads, and
     nothing here changes one's padding, truncation or vocabulary.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-    read, original = {}, AutoTokenizer.__dict__["from_pretrained"]
+    def __init__(self) -> None:
+        self._read: dict[tuple, Any] = {}
 
-    def from_pretrained(name: Any, *args: Any, **kwargs: Any) -> Any:
+    def __enter__(self) -> None:
+        from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+        self._original = AutoTokenizer.__dict__["from_pretrained"]
+        AutoTokenizer.from_pretrained = staticmethod(self._from_pretrained)
+        PreTrainedTokenizerBase.__deepcopy__ = lambda tokenizer, memo: tokenizer
+
+    def __exit__(self, *exc: object) -> None:
+        from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+        AutoTokenizer.from_pretrained = self._original
+        del PreTrainedTokenizerBase.__deepcopy__
+
+    def _from_pretrained(self, name: Any, *args: Any, **kwargs: Any) -> Any:
+        from transformers import AutoTokenizer
+
         # Other arguments say where the same files are found, or belong to the processor.
         key = (str(name), kwargs.get("subfolder", ""), kwargs.get("revision"))
-        if key not in read:
-            read[key] = original.__get__(None, AutoTokenizer)(name, *args, **kwargs)
-        return read[key]
-
-    AutoTokenizer.from_pretrained = staticmethod(from_pretrained)
-    PreTrainedTokenizerBase.__deepcopy__ = lambda self, memo: self
-    try:
-        yield
-    finally:
-        AutoTokenizer.from_pretrained = original
-        del PreTrainedTokenizerBase.__deepcopy__
+        if key not in self._read:
+            self._read[key] = self._original.__get__(None, AutoTokenizer)(name, *args, **kwargs)
+        return self._read[key]

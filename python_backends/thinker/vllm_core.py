@@ -29,7 +29,7 @@ from python_backends.thinker.options import (
     vllm_engine_args,
 )
 from python_backends.thinker.prompt import PromptBuilder
-from python_backends.thinker.tokenizer_loads import one_tokenizer
+from python_backends.thinker.tokenizer_loads import OneTokenizer
 from python_backends.thinker.warmup import prompts_of, warm_up_rows
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,8 @@ class VllmCore:
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
         self.captures = captures(options, config)
         self._receiver = RowReceiver(receive_rows) if self.captures else None
-        with one_tokenizer():
+        self._one_tokenizer = OneTokenizer()
+        with self._one_tokenizer:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
         self._delta = RequestOutputKind.DELTA
@@ -96,7 +97,7 @@ class VllmCore:
 
     def media_prompt(self, ids: list[int], media: LoadedMedia, key: str) -> MediaPrompt:
         """See `multimodal.build`."""
-        with self._processor_lock:
+        with self._processor_lock, self._one_tokenizer:
             return build(self._engine.renderer, ids, media, self._media_ids, key)
 
     def sampling_params(self, sampling: ThinkerSampling, seed: int | None) -> Any:

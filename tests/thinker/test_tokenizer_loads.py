@@ -7,13 +7,15 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from python_backends.thinker.tokenizer_loads import one_tokenizer
+from python_backends.thinker.tokenizer_loads import OneTokenizer
 
 
 def test_a_tokenizer_is_read_once_and_copied_by_reference_for_a_while(tiny_checkpoint: Path):
     before = AutoTokenizer.from_pretrained
-    with one_tokenizer():
+    one_tokenizer = OneTokenizer()
+    with one_tokenizer:
         first = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    with one_tokenizer:
         assert AutoTokenizer.from_pretrained(tiny_checkpoint, tokenizer=first) is first
         assert copy.deepcopy({"tokenizer": first})["tokenizer"] is first
     assert AutoTokenizer.from_pretrained == before
