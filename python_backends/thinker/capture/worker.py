@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from typing import Any
 
 from python_backends.thinker.capture.plan import CapturePlan
 from python_backends.thinker.capture.taker import RowTaker
 from python_backends.thinker.capture.transport import RowSender
+from python_backends.thinker.tokenizer_loads import OneTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,12 @@ class CaptureWorker:
 
     _plan: CapturePlan | None = None
     row_taker: RowTaker | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # In a process of its own a worker loads the processor again, and this process does nothing else with it.
+        if multiprocessing.parent_process() is not None:
+            OneTokenizer().__enter__()
+        super().__init__(*args, **kwargs)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
