@@ -57,9 +57,11 @@ def _build_stage(config: HostConfig, streams):
         if torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(config.memory_fraction)
 
-    from python_backends.engine_host.checkpoint import local_checkpoint
+    from python_backends.engine_host.checkpoint import check_speaks, local_checkpoint
 
     model = local_checkpoint(config.model)
+    if config.stage != "thinker":
+        check_speaks(model)
     if config.stage == "thinker":
         from python_backends.engine_host.thinker_stage import ThinkerOptions, ThinkerStage
 
