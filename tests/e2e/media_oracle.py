@@ -94,7 +94,14 @@ class MediaOracle:
 
 
 def _key(messages: list[dict], given: dict) -> str:
-    seen = hashlib.sha256(json.dumps([messages, transformers.__version__]).encode())
+    # Of media their kind alone: the files hold the time at which they were made, and `given` is what they decode to.
+    turns = [
+        (turn["role"], [(part["type"], part.get("text")) for part in turn["content"]])
+        if isinstance(turn["content"], list)
+        else turn
+        for turn in messages
+    ]
+    seen = hashlib.sha256(json.dumps([turns, transformers.__version__]).encode())
     seen.update(Path(__file__).read_bytes())
     for name, value in sorted(given.items()):
         seen.update(name.encode())

@@ -28,6 +28,6 @@ def test_two_workers_answer_as_transformers_does(servers, oracle, tiny_checkpoin
     streams = [(name, server.start(case(name)[0], max_tokens=MAX_TOKENS)) for name in names]
     text = server.answer("Just words.", max_tokens=MAX_TOKENS)
     for name, stream_id in streams:
-        check(server.sink.wait(stream_id), oracle.media(case(name)[0], MAX_TOKENS, **case(name)[1]))
+        check(server.sink.wait(stream_id, 120), oracle.media(case(name)[0], MAX_TOKENS, **case(name)[1]))
     assert text.ids == oracle.text([{"role": "user", "content": "Just words."}], MAX_TOKENS).ids
     assert text.multimodal is None
