@@ -71,9 +71,12 @@ def prepare_process(options: ThinkerOptions) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     workers = [options.engine_args.get(f"{name}_parallel_size") or 1 for name in ("tensor", "pipeline")]
-    if options.device == "cpu" and max(workers) > 1:
-        # Else vLLM wants a NUMA node for each worker.
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    if max(workers) > 1:
+        # vLLM waits for its workers to end by themselves, which they do not; they hold nothing that must be kept.
+        os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", "1")
+        if options.device == "cpu":
+            # Else vLLM wants a NUMA node for each worker.
+            os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if os.path.isdir(options.model):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
