@@ -105,8 +105,6 @@ def _processor_arguments(media: LoadedMedia, rates: list[float]) -> dict[str, An
         arguments["fps"] = rates[0]
     if media.use_audio_in_video:
         arguments["use_audio_in_video"] = True
-        # vLLM before 0.32 takes them from here alone.
-        arguments["second_per_grid_ts"] = [TEMPORAL_PATCH / rate for rate in rates]
     return arguments
 
 

@@ -1,8 +1,7 @@
-"""Keeps vLLM from loading and copying one tokenizer again and again.
+"""Keeps a start of vLLM from loading and copying one tokenizer again and again.
 
-With media inputs vLLM makes the checkpoint's processor three times at its start, and once more for each new set of a
-film's arguments. Each time `transformers` reads the tokenizer anew, and both copy it with every argument that they
-keep: 27 s of CPU at start for a vocabulary of 150 thousand, and seconds in the middle of serving.
+With media inputs vLLM makes the checkpoint's processor three times, each time `transformers` reads the tokenizer anew,
+and both copy it with every argument that they keep: with a vocabulary of 150 thousand 27 of 47 s of CPU.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Any
 
 
 class OneTokenizer:
-    """A context, to be entered as often as needed, by one thread at a time: within it `AutoTokenizer` reads each
-    tokenizer once, and copies of a tokenizer are the tokenizer itself.
+    """A context: within it `AutoTokenizer` reads each tokenizer once, and copies of one are the tokenizer itself.
 
     Sharing is safe for what the Thinker does: fast tokenizers are Rust objects that encode from several threads, and
     nothing here changes one's padding, truncation or vocabulary.

@@ -56,8 +56,7 @@ class VllmCore:
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
         self.captures = captures(options, config)
         self._receiver = RowReceiver(receive_rows) if self.captures else None
-        self._one_tokenizer = OneTokenizer()
-        with self._one_tokenizer:
+        with OneTokenizer():
             self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params = SamplingParams
         self._delta = RequestOutputKind.DELTA
@@ -97,7 +96,7 @@ class VllmCore:
 
     def media_prompt(self, ids: list[int], media: LoadedMedia, key: str) -> MediaPrompt:
         """See `multimodal.build`."""
-        with self._processor_lock, self._one_tokenizer:
+        with self._processor_lock:
             return build(self._engine.renderer, ids, media, self._media_ids, key)
 
     def sampling_params(self, sampling: ThinkerSampling, seed: int | None) -> Any:

@@ -12,10 +12,8 @@ from python_backends.thinker.tokenizer_loads import OneTokenizer
 
 def test_a_tokenizer_is_read_once_and_copied_by_reference_for_a_while(tiny_checkpoint: Path):
     before = AutoTokenizer.from_pretrained
-    one_tokenizer = OneTokenizer()
-    with one_tokenizer:
+    with OneTokenizer():
         first = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    with one_tokenizer:
         assert AutoTokenizer.from_pretrained(tiny_checkpoint, tokenizer=first) is first
         assert copy.deepcopy({"tokenizer": first})["tokenizer"] is first
     assert AutoTokenizer.from_pretrained == before
