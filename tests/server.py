@@ -69,7 +69,7 @@ class Server:
         try:
             asyncio.run(self._wait_ready())
         except BaseException:
-            self.__exit__()
+            self.stop()
             raise
         self.control = triton.InferenceServerClient(self.url)
         return self
@@ -86,6 +86,10 @@ class Server:
                 raise AssertionError(f"the server did not become ready:\n{self.tail()}")
 
     def __exit__(self, *exc) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The second time there is nothing to stop."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
