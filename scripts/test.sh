@@ -12,7 +12,7 @@ say "ruff"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
 # Two also where there are more cores: the tests of the real server follow one another, and take half of all time.
-WORKERS=(-n 2 --dist loadgroup --no-loadscope-reorder)
+WORKERS=(-n 2 --dist loadscope --no-loadscope-reorder)
 for argument in "$@"; do
     [[ ! -e ${argument%%::*} ]] || WORKERS=()
 done

@@ -12,35 +12,41 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
-TESTS = ROOT / "tests"
-# Groups that workers start with, the longest first: what starts last decides when the suite ends.
-FIRST = ("real server", "vllm", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
+# What workers start with, the longest first: what starts last decides when the suite ends.
+FIRST = ("real server", "thinker", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
 
 
-def _group(item: pytest.Item) -> str:
-    """What must stay on one worker: tests that share something expensive, and otherwise one module."""
-    module = item.path.relative_to(TESTS).as_posix()
-    fixtures = getattr(item, "fixturenames", ())
-    if module.startswith("thinker/") and {"servers", "oracle"} & set(fixtures):
-        return "vllm"  # one engine a process
-    if module.startswith("e2e/") and "server" in fixtures:
+def group_of(nodeid: str) -> str:
+    """What stays on one worker: all tests of the shared server, all of the Thinker's engine, else a module."""
+    module = nodeid.split("::")[0].removeprefix("tests/")
+    directory, _, name = module.partition("/")
+    if directory == "thinker":
+        return "thinker"  # one vLLM engine a process
+    if directory == "e2e" and not name.startswith(("test_profiles_rules", "test_media")):  # have servers of their own
         return "real server"
     return module
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, a group is one worker's (`--dist loadgroup`); without workers only the order is left of it."""
-    groups = {item: _group(item) for item in items}
+    """The order of the groups; within a group the order stays."""
 
     def rank(item: pytest.Item) -> int:
-        return next((at for at, start in enumerate(FIRST) if groups[item].startswith(start)), len(FIRST))
+        group = group_of(item.nodeid)
+        return next((at for at, start in enumerate(FIRST) if group.startswith(start)), len(FIRST))
 
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
-    # Modules of one group need not be neighbours yet; within it the order stays.
-    firsts = {group: at for at, group in reversed(list(enumerate(groups.values())))}
-    items.sort(key=lambda item: (rank(item), firsts[groups[item]]))
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Groups by `group_of`: xdist's own `--dist loadgroup` marks what pytest 9.2 no longer reads."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return GroupScheduling(config, log)
 
 
 def _checkpoint_key() -> str:
