@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
+# Modules of tests/e2e that need no more than the servers which they start themselves.
+OWN_SERVER = ("test_profiles_rules", "test_full_payload", "test_media")
 # What workers start with, the longest first: what starts last decides when the suite ends.
 FIRST = ("real server", "thinker", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
 
@@ -22,7 +24,7 @@ def group_of(nodeid: str) -> str:
     directory, _, name = module.partition("/")
     if directory == "thinker":
         return "thinker"  # one vLLM engine a process
-    if directory == "e2e" and not name.startswith(("test_profiles_rules", "test_media")):  # have servers of their own
+    if directory == "e2e" and not name.startswith(OWN_SERVER):
         return "real server"
     return module
 
