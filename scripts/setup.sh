@@ -201,7 +201,8 @@ set_up_triton() {
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 exec 9>"$OMNI_ENV_DIR/lock"
-flock --nonblock 9 || { say "waiting for another set-up in $OMNI_ENV_DIR"; flock 9; }
+# Servers that start side by side each look for a moment; only a set-up that has work to do is worth a message.
+flock --timeout 3 9 || { say "waiting for another set-up in $OMNI_ENV_DIR"; flock 9; }
 set_up_stub
 set_up_triton
 set_up_main

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,9 +24,16 @@ STAGES = ("thinker", "talker", "code2wav")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that the system gives to whoever asks for any: nobody takes it before the server does."""
+    # Of the system's own randomness: two workers with one seed would draw the same.
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -49,7 +57,9 @@ class Server:
     ) -> None:
         self.log, self._ready_s = log, ready_s
         self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
-        command = [ROOT / "scripts" / "serve.sh", "--model", model, "--grpc-port", self.grpc_port]
+        # The server ends with the test process, also when that is killed: xdist gives its workers no time to clean up.
+        command = ["setpriv", "--pdeathsig", "TERM", ROOT / "scripts" / "serve.sh"]
+        command += ["--model", model, "--grpc-port", self.grpc_port]
         command += ["--http-port", self.http_port, "--metrics-port", self.metrics_port]
         if deploy_config is not None:
             command += ["--deploy-config", deploy_config]
@@ -69,7 +79,7 @@ class Server:
         try:
             asyncio.run(self._wait_ready())
         except BaseException:
-            self.__exit__()
+            self.stop()
             raise
         self.control = triton.InferenceServerClient(self.url)
         return self
@@ -86,6 +96,10 @@ class Server:
                 raise AssertionError(f"the server did not become ready:\n{self.tail()}")
 
     def __exit__(self, *exc) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The second time there is nothing to stop."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from python_backends.config.errors import OmniError
 from python_backends.serving.triton_io import json_tensor, text_tensor, triton_error
+
+# Triton 2.51 never unloads a model whose threads have asked at the same time, and waits out its exit timeout.
+_ASK = threading.Lock()
 
 
 class TritonResponder:
@@ -33,4 +38,5 @@ class TritonResponder:
         self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def cancelled(self) -> bool:
-        return self._sender.is_cancelled()
+        with _ASK:
+            return self._sender.is_cancelled()

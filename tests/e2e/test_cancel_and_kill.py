@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
 from tests.e2e.prompts import PROMPTS
-from tests.server import ROOT, STAGES, TEXT_ONLY, Server, wait_until
+from tests.server import ROOT, STAGES, Server, wait_until
 
 NEVER_ENDING = PROMPTS["long"].request()
 NEVER_ENDING["sampling"] = {
@@ -126,31 +125,3 @@ def _serves(server: Server) -> bool:
     except OmniClientError as error:
         assert error.code == "stage_failed", error
         return False
-
-
-def test_a_stopped_server_leaves_nothing_behind(tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    with Server(tiny_checkpoint, tmp_path / "server.log", TEXT_ONLY) as server:
-        (runtime_dir,) = (tmp_path / "tmp").glob("qwen3-omni.*")
-        shared_memory = f"omni_{runtime_dir.suffix[1:]}_"
-        assert any(name.startswith(shared_memory) for name in os.listdir("/dev/shm"))
-        processes = _processes_of(runtime_dir)
-        assert {server.status(stage)["pid"] for stage in STAGES} <= set(processes)
-        assert len(processes) >= 8, "three engines, tritonserver and four stubs"
-    left = [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
-    assert not left, f"still running: {left}"
-    assert not list((tmp_path / "tmp").iterdir())
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith(shared_memory)]
-
-
-def _processes_of(runtime_dir: Path) -> list[int]:
-    """Processes of one server: its runtime directory is in the environment of all of them and of no other."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if f"OMNI_RUNTIME_DIR={runtime_dir}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except (OSError, ValueError):
-            continue  # no process, or one that has just ended
-    return found

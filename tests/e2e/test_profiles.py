@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ def expected(server):
 
 @pytest.fixture(scope="module")
 def replicas(tiny_checkpoint, tmp_path_factory, expected):
-    log = tmp_path_factory.mktemp("replicas") / "server.log"
-    with Server(tiny_checkpoint, log, TEXT_ONLY.with_name("text_only_replicas.yaml")) as server:
+    directory = tmp_path_factory.mktemp("replicas")
+    (directory / "tmp").mkdir()
+    profile, env = TEXT_ONLY.with_name("text_only_replicas.yaml"), {"TMPDIR": str(directory / "tmp")}
+    with Server(tiny_checkpoint, directory / "server.log", profile, env=env) as server:
         yield server
 
 
@@ -108,3 +111,32 @@ def test_full_payload_mode_says_the_same_after_the_last_text(server, expected, t
             np.testing.assert_allclose(responder.wave, want.audio, rtol=0, atol=1e-5)
     finally:
         orchestrator.close()
+
+
+def test_a_stopped_server_leaves_nothing_behind(replicas):
+    """The last test of the module: it stops the server, one of whose engines may have been killed before."""
+    tmp = replicas.log.with_name("tmp")
+    (runtime_dir,) = tmp.glob("qwen3-omni.*")
+    shared_memory = f"omni_{runtime_dir.suffix[1:]}_"
+    assert any(name.startswith(shared_memory) for name in os.listdir("/dev/shm"))
+    processes = _processes_of(runtime_dir)
+    engines = {replica["pid"] for stage in STAGES for replica in replicas.status(stage)["replicas"]}
+    assert len(engines) == 5 and engines <= set(processes)
+    assert len(processes) >= 10, "five engines, tritonserver and four stubs"
+    replicas.stop()
+    left = [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+    assert not left, f"still running: {left}"
+    assert not list(tmp.iterdir())
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(shared_memory)]
+
+
+def _processes_of(runtime_dir: Path) -> list[int]:
+    """Processes of one server: its runtime directory is in the environment of all of them and of no other."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if f"OMNI_RUNTIME_DIR={runtime_dir}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except (OSError, ValueError):
+            continue  # no process, or one that has just ended
+    return found
