@@ -105,8 +105,8 @@ def main() -> int:
     context = zmq.Context()
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
-    # Libraries, tokenizer and weights make millions of objects that stay: looking through them again and again for
-    # garbage took a tenth of the Thinker's start, and takes tens of milliseconds out of a running engine each time.
+    # Libraries, tokenizer and weights make many objects that stay: the collector does not look through them while they
+    # are made, nor later in a running engine.
     gc.disable()
     try:
         with LoadProgress():
