@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from client.media import RawMedia
 
+END_OF_STREAM_S = 2.0
 SAMPLE_RATE = 24_000
 
 
@@ -126,7 +127,7 @@ class OmniClient:
             raise _client_error(error.message()) from error
         finally:
             done.set()
-            if not finished:
+            if not finished or not await _ended(responses):
                 responses.cancel()
 
     async def ask(self, request: dict | str, media: RawMedia | None = None) -> Answer:
@@ -143,6 +144,21 @@ class OmniClient:
         if audio:
             answer.audio = np.concatenate(audio)
         return answer
+
+
+async def _ended(responses: AsyncIterator) -> bool:
+    """Wait for the server's end of a stream whose answer is complete.
+
+    A channel that is closed before that cancels the call, and a Triton that is cancelled just as it answers can keep
+    hold of the request for good, and with it of the model when it is to stop.
+    """
+    try:
+        async with asyncio.timeout(END_OF_STREAM_S):
+            async for _ in responses:
+                pass
+    except (TimeoutError, InferenceServerException):
+        return False
+    return True
 
 
 async def _accepts(host: str, port: int) -> bool:

@@ -107,8 +107,6 @@ class Server:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 raise AssertionError(f"the server did not stop within 30 s:\n{self.tail()}") from None
-            late = "Exit timeout expired" in self.log.read_text(errors="replace")
-            assert not late, f"Triton could not unload every model:\n{self.tail()}"
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

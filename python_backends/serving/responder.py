@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from python_backends.config.errors import OmniError
 from python_backends.serving.triton_io import json_tensor, text_tensor, triton_error
 
-# Triton 2.51 never unloads a model whose threads have asked at the same time, and waits out its exit timeout.
+# Threads that asked at the same time were seen to keep Triton 2.51 from unloading the model when it stops.
 _ASK = threading.Lock()
 
 
