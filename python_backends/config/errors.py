@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+LONGEST_MESSAGE = 1000
+
+
+def readable(text: str) -> str:
+    """`text` as one line of UTF-8 that a client and a log can take: escapes for what is none, its middle cut out."""
+    if len(text) > LONGEST_MESSAGE:
+        half = LONGEST_MESSAGE // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
 
 class OmniError(Exception):
-    """An error that ends one stream. `code` is stable and part of the client contract."""
+    """An error that ends one stream. `code` is stable and part of the client contract; see `readable`."""
 
     code = "internal"
 
     def __init__(self, message: str, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(readable(message))
         if code is not None:
             self.code = code
 
@@ -20,7 +30,7 @@ class InvalidRequest(OmniError):
     code = "invalid_request"
 
     def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
+        super().__init__(f"{readable(field)}: {reason}")
         self.field = field
         self.reason = reason
 

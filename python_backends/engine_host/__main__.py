@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 log = logging.getLogger("engine_host")
 # An engine's thread launches work without a pause; Python's default lets it keep the others, which answer and deliver,
@@ -42,12 +43,32 @@ class HostConfig:
     memory_fraction: float | None = None
 
 
-def _watch_parent() -> None:
+def _watch_parent(config: HostConfig) -> None:
     """End this process and its children when the stub closes our standard input, which it also does by dying."""
     sys.stdin.buffer.read()
     log.warning("the stub is gone: ending")
+    try:
+        _say_the_stub_is_gone(config)
+    except Exception:
+        log.exception("the BLS models could not be told")
     # Children of vLLM share our process group, which the stub made for us.
     os.killpg(0, signal.SIGKILL)
+
+
+def _say_the_stub_is_gone(config: HostConfig) -> None:
+    """Take this engine's sockets away and tell the BLS models: the stub, which does both for a dead engine, cannot."""
+    import zmq
+
+    from python_backends.connectors.chunk import Chunk
+    from python_backends.connectors.zmq_link import ChunkSender
+
+    for address in (config.calls, config.data, config.control):
+        Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+    sender = ChunkSender(zmq.Context(), timeout_s=0.5)
+    meta = {"instance": config.instance, "stub_gone": True}
+    for socket in Path(config.calls.removeprefix("ipc://")).parent.glob("*.replies"):
+        sender.send(f"ipc://{socket}", [Chunk("*", config.stage, 0, "abort", True, meta=meta)])
+    time.sleep(0.1)  # this process is about to be killed: let ZeroMQ's thread put the messages on their way
 
 
 def _build_stage(config: HostConfig, streams):
@@ -91,7 +112,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Nothing is open before the engine is built, and building it may take minutes.
         signal.signal(number, lambda *_: stop.set() if loaded.is_set() else os._exit(0))
-    threading.Thread(target=_watch_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(config,), name="parent", daemon=True).start()
 
     import zmq
 

@@ -52,5 +52,7 @@ def parse_timeouts(value: object) -> Timeouts:
             raise InvalidRequest(f"timeouts.{name}", f"unknown field; allowed: {', '.join(known)}")
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not is_number or not 0 < seconds <= 1e9:
-            raise InvalidRequest(f"timeouts.{name}", f"must be a number of seconds above 0, got {seconds!r}")
+            raise InvalidRequest(
+                f"timeouts.{name}", f"must be a number of seconds above 0, at most 1e9; got {seconds!r}"
+            )
     return Timeouts(**value)

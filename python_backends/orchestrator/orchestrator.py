@@ -37,7 +37,7 @@ class Orchestrator:
 
     `open_stage(name, payloads)` opens streams on a stage. It returns for each its reply, with at least `data` (where
     its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
-    OmniError when the stage cannot be asked.
+    OmniError when the stage cannot be asked. `give_up(stage)`: a part of the server died that nothing brings back.
     """
 
     def __init__(
@@ -48,8 +48,10 @@ class Orchestrator:
         adaptive_first_chunk: bool = False,
         defaults: RequestDefaults | None = None,
         limits: Limits | None = None,
+        give_up: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self._open_stage = open_stage
+        self._give_up = give_up
         self._schedule = schedule
         self._adaptive = adaptive_first_chunk
         self._defaults = defaults
@@ -175,6 +177,8 @@ class Orchestrator:
     def _take(self, chunk: Chunk) -> None:
         if "instance" in chunk.meta:
             self._instance_died(chunk.source, chunk.meta["instance"])
+            if "stub_gone" in chunk.meta and not self._stop.is_set():
+                self._give_up(chunk.source)
             return
         if "stopping" in chunk.meta:
             self._drain()

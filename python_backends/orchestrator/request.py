@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import dataclass, field, fields
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.media_inputs import MediaArrays, split_media
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
+from python_backends.orchestrator.json_body import load_json
 from python_backends.orchestrator.limits import Timeouts, parse_timeouts
 
 MODALITIES = ("text", "audio")
@@ -73,10 +73,7 @@ def parse_request(
     the length of the prompt) is checked when the stage opens the stream.
     """
     _check_size(raw, media or {})
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("request", f"is not JSON: {error}") from None
+    body = load_json(raw)
     if not isinstance(body, dict):
         raise InvalidRequest("request", f"must be a JSON object, got {type(body).__name__}")
     for name in body:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 
 import triton_python_backend_utils as pb_utils
 
@@ -47,6 +49,7 @@ class OmniModel:
             deploy.adaptive_first_chunk,
             RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
             _limits(deploy),
+            _end_the_server,
         )
         try:
             wait_for_stages(self._runtime_dir, stages, deploy)
@@ -74,6 +77,13 @@ class OmniModel:
         self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
         remove_runtime_dir_if_empty(self._runtime_dir)
+
+
+def _end_the_server(stage: str) -> None:
+    """A stub has died: Triton 2.51 does not start another, and every request from now on would fail. A server that ends
+    is started again by whatever keeps servers running."""
+    log.critical("a stub of %s died, which Triton does not bring back: the server ends", stage)
+    os.kill(os.getppid(), signal.SIGTERM)
 
 
 def _limits(deploy: DeployConfig) -> Limits:

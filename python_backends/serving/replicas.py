@@ -10,7 +10,7 @@ from pathlib import Path
 import msgpack
 import zmq
 
-from python_backends.config.errors import OmniError, Overloaded, StageFailed
+from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
 from python_backends.connectors import call_wire
 
 OPEN_TIMEOUT_S = 10.0
@@ -105,7 +105,13 @@ class Replicas:
         return {path: answer["ok"] for path, answer in answers.items() if answer is not None and "ok" in answer}
 
     def _open_on(self, path: Path, payloads: list[dict]) -> list[dict | OmniError]:
-        call = self._send(path, "open_all", {"streams": payloads})
+        try:
+            call = self._send(path, "open_all", {"streams": payloads})
+        except (TypeError, ValueError, OverflowError) as error:
+            # One payload that cannot be packed must not take the others of its call along.
+            if len(payloads) > 1:
+                return [self._open_on(path, [payload])[0] for payload in payloads]
+            return [InvalidRequest("request", f"cannot be sent to {self._stage}: {error}")]
         answer = None if call is None else self._await(path, call, time.monotonic() + OPEN_TIMEOUT_S)
         if answer is None or "ok" not in answer:
             for payload in payloads:  # if it opens them after all, nobody knows of them

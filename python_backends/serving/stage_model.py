@@ -115,6 +115,9 @@ class StageModel:
             return self._replicas.open(payloads)
         except OmniError as error:
             return [error] * len(payloads)
+        except Exception as error:
+            log.exception("opening %d streams failed", len(payloads))
+            return [OmniError(f"{type(error).__name__}: {error}")] * len(payloads)
 
     def _status(self) -> dict:
         """Streams open on the stage, the counts of each replica, and beside them those of the first."""

@@ -38,6 +38,16 @@ def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones
     [
         ("not json", "request"),
         ("[1]", "request"),
+        (b'{"messages": "\xed\xa0\x80"}', "request"),
+        (json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}), "messages[0].content"),
+        (json.dumps({"messages": [{"role": "\udfff", "content": "x"}]}), "messages[0].role"),
+        (json.dumps({"messages": [{"role": "user", "content": "x", "n": 10**40}]}), "messages[0].n"),
+        (json.dumps({"messages": [{"role": "user", "content": [{"tensor": -(2**63) - 1}]}]}),
+         "messages[0].content[0].tensor"),
+        (json.dumps({"messages": USER, "speaker": "\ud800"}), "speaker"),
+        (json.dumps({"messages": USER, "sampling": {"\ud800": 1}}), "sampling.\ud800"),
+        (json.dumps({"messages": USER, "seed": 2**64}), "seed"),
+        ('{"messages": ' + "[" * 40 + "]" * 40 + "}", "messages" + "[0]" * 31),
         ("{}", "messages"),
         ('{"messages": []}', "messages"),
         ('{"messages": "hi"}', "messages"),
@@ -98,3 +108,12 @@ def test_a_request_may_only_shorten_the_time_limits():
     asked = parse(timeouts={"queue_s": 5, "total_s": 100}).timeouts
     assert asked.within(Timeouts(queue_s=60, first_audio_s=9, total_s=10)) == Timeouts(5, 9, 10)
     assert asked.within(Timeouts()) == Timeouts(5, None, 100)
+
+
+def test_what_an_error_says_can_be_sent_and_is_short():
+    for name in ("\ud800", "a\x00b", "x" * 200_000):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(**{name: 1})
+        text = str(caught.value)
+        assert text.encode().decode() == text and len(text) < 1200 and "\0" not in text
+        assert "field" in text or "surrogate" in text

@@ -123,3 +123,13 @@ def test_one_that_dies_during_the_call_costs_its_call_no_more_than_a_moment(engi
     threading.Timer(0.2, first.path.unlink).start()  # its supervisor sees that it died
     assert give(replicas, "a") == ["talker-1-1"]
     hang.set()
+
+
+def test_what_cannot_be_packed_fails_alone(engines, tmp_path):
+    engines("thinker-0-1")
+    replicas = Replicas(tmp_path, "thinker")
+    good, huge, surrogate = {"stream_id": "a"}, {"stream_id": "b", "n": 10**40}, {"stream_id": "\ud800"}
+    results = replicas.open([good, huge, surrogate, good])
+    assert [isinstance(result, InvalidRequest) for result in results] == [False, True, True, False]
+    assert results[0]["instance"] == results[3]["instance"] == "thinker-0-1"
+    replicas.close()

@@ -1,0 +1,36 @@
+"""A stub that is killed: its streams are told, and the server ends instead of failing every request from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.e2e.test_profiles_rules import ENDLESS, PROFILE, Running, code_of, played_server, until
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def test_a_killed_stub_ends_its_streams_and_then_the_server(tiny_checkpoint, tmp_path):
+    stages = [{**stage, "replicas": 1} for stage in PROFILE["stages"]]
+    with played_server(tiny_checkpoint, tmp_path, PROFILE | {"stages": stages}) as server:
+        engines = [server.status(stage)["pid"] for stage in ("thinker", "talker", "code2wav")]
+
+        async def run():
+            async with Running(server.url) as running:
+                tasks = running.start(ENDLESS, ENDLESS)
+                await until(lambda: server.status("code2wav")["open"] == 2)
+                os.kill(parent_of(engines[2]), signal.SIGKILL)
+                killed = time.monotonic()
+                codes = [(await code_of(task, 5)).code for task in tasks]
+                return codes, time.monotonic() - killed
+
+        codes, seconds = asyncio.run(run())
+        assert codes == ["stage_failed"] * 2 and seconds < 2
+        server.process.wait(30)
+        assert "a stub of code2wav died" in server.log.read_text(errors="replace")
+    assert not [pid for pid in engines if os.path.exists(f"/proc/{pid}")]
