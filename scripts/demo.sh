@@ -6,15 +6,17 @@
 # MODEL and DEPLOY_CONFIG choose what serve.sh takes as --model and --deploy-config.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$ROOT/scripts/runtime_dir.sh"
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 TEXT=${1:-"Hello! Who are you?"}
 WAV=${2:-speech.wav}
 READY_S=1800
 
+check_tmpdir
 "$ROOT/scripts/setup.sh"
 read -r GRPC_PORT HTTP_PORT METRICS_PORT < <(free_ports 3)
-LOG=$(mktemp "${TMPDIR:-/tmp}/qwen3-omni-demo.XXXXXX")
+LOG=$(mktemp "$TMPDIR/qwen3-omni-demo.XXXXXX")
 SERVER='' CLIENT=''
 
 # The log stays where it explains a failure.

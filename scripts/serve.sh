@@ -13,6 +13,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$ROOT/scripts/mps.sh"
+source "$ROOT/scripts/runtime_dir.sh"
 
 MODEL='' MPS='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
 while (($#)); do
@@ -82,13 +83,6 @@ build_tiny_checkpoint() {
     mv --no-target-directory "$partial" "$MODEL" 2>/dev/null || rm -rf "$partial"
 }
 
-# The runtime directory's path is in the environment of every process of this server and of no other.
-leftover_processes() {
-    grep --text --null-data --line-regexp --fixed-strings --files-with-matches \
-        "OMNI_RUNTIME_DIR=$OMNI_RUNTIME_DIR" /proc/[0-9]*/environ 2>/dev/null |
-        cut -d/ -f3 | grep --invert-match --line-regexp "$$" || true
-}
-
 # The session id of a process; nothing when it is gone. ps is not on every machine.
 session_of() {
     local stat fields
@@ -99,8 +93,8 @@ session_of() {
 
 clean_up() {
     local process
-    for process in $(leftover_processes); do
-        [[ $(cat "/proc/$process/comm" 2>/dev/null) != nvidia-cuda-mps* ]] || continue
+    for process in $(processes_of "$OMNI_RUNTIME_DIR"); do
+        [[ $process != "$$" && $(cat "/proc/$process/comm" 2>/dev/null) != nvidia-cuda-mps* ]] || continue
         # Children of this shell share its environment: only what a server left is another session's.
         [[ $(session_of "$process") == "$SHELL_SESSION" ]] ||
             kill -KILL "$process" 2>/dev/null || true
@@ -109,8 +103,16 @@ clean_up() {
     rm -rf "$OMNI_RUNTIME_DIR" /dev/shm/"$SHM_PREFIX"*
 }
 
+# A path that Triton can put into its stubs' command line: $1, or a link to it from the runtime directory.
+linked() {
+    local link=$OMNI_RUNTIME_DIR/$2
+    needs_quoting "$1" || { printf '%s' "$1" && return; }
+    ln -s "$1" "$link" && printf '%s' "$link"
+}
+
 [[ -z $MPS ]] || mps_control >/dev/null ||
     fail "--mps needs nvidia-cuda-mps-control, which comes with NVIDIA's driver: install it or leave --mps out."
+check_tmpdir
 "$ROOT/scripts/setup.sh"
 check_ports
 export ENGINE_PYTHON=${ENGINE_PYTHON:-$MAIN_ENV/bin/python}
@@ -120,29 +122,30 @@ export OMNI_MODEL=$MODEL OMNI_HOME=$ROOT PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONP
 # Small batches on few cores: more threads than this cost more in waiting than they compute.
 [[ $(platform) != cpu ]] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 SHELL_SESSION=$(session_of $$)
-OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
-export OMNI_RUNTIME_DIR
-SHM_PREFIX=omni_${OMNI_RUNTIME_DIR##*.}_
+remove_dead_runtime_dirs
+new_runtime_dir || fail "No directory could be made in $TMPDIR, for the reason above: make room there or set TMPDIR."
+SHM_PREFIX=$(shm_prefix "$OMNI_RUNTIME_DIR")
 trap clean_up EXIT
 if [[ -n $MPS ]]; then
     start_mps "$OMNI_RUNTIME_DIR/mps" || fail "nvidia-cuda-mps-control did not start: see its message above."
     CUDA_MPS_STARTED=yes
 fi
 
-REPOSITORY=$ROOT/model_repository
 if [[ -n $DEPLOY ]]; then
     [[ ! -f $DEPLOY ]] || DEPLOY=$(realpath "$DEPLOY")
     export OMNI_DEPLOY_CONFIG=$DEPLOY
     REPOSITORY=$OMNI_RUNTIME_DIR/model_repository
     "$STUB_ENV/bin/python" "$ROOT/scripts/render_repository.py" --deploy-config "$DEPLOY" --out "$REPOSITORY" ||
         fail "$DEPLOY is no deploy configuration, for the reason above."
+else
+    REPOSITORY=$(linked "$ROOT/model_repository" model_repository)
 fi
 
 TRITON=$(installed_tritonserver)
 ARGUMENTS=()
 if [[ -z $TRITON ]]; then
     TRITON=$TRITON_DIR/pytriton/tritonserver/bin/tritonserver
-    ARGUMENTS+=(--backend-directory "$TRITON_DIR/backends")
+    ARGUMENTS+=(--backend-directory "$(linked "$TRITON_DIR/backends" backends)")
     export LD_LIBRARY_PATH=$TRITON_DIR/nvidia_pytriton.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 ARGUMENTS+=(

@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
 # Modules of tests/e2e that need no more than the servers which they start themselves.
-OWN_SERVER = ("test_profiles_rules", "test_stub_death", "test_full_payload", "test_media", "test_thinking")
+OWN_SERVER = (
+    "test_profiles_rules",
+    "test_stub_death",
+    "test_paths",
+    "test_full_payload",
+    "test_media",
+    "test_thinking",
+)
 # What workers start with, the longest first: what starts last decides when the suite ends.
 FIRST = ("real server", "thinker", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
 

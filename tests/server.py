@@ -54,11 +54,12 @@ class Server:
         deploy_config: Path | str | None = None,
         ready_s: float = 600,
         env: dict[str, str] | None = None,
+        root: Path = ROOT,
     ) -> None:
         self.log, self._ready_s = log, ready_s
         self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
         # The server ends with the test process, also when that is killed: xdist gives its workers no time to clean up.
-        command = ["setpriv", "--pdeathsig", "TERM", ROOT / "scripts" / "serve.sh"]
+        command = ["setpriv", "--pdeathsig", "TERM", root / "scripts" / "serve.sh"]
         command += ["--model", model, "--grpc-port", self.grpc_port]
         command += ["--http-port", self.http_port, "--metrics-port", self.metrics_port]
         if deploy_config is not None:

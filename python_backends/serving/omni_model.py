@@ -18,7 +18,7 @@ from python_backends.orchestrator.request import RequestDefaults
 from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
-from python_backends.serving.start import deploy_config_of, wait_for_stages
+from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
 from python_backends.serving.triton_io import json_tensor, media_arrays, media_tensors, request_bytes
 
 log = logging.getLogger(__name__)
@@ -34,30 +34,35 @@ class OmniModel:
 
     def initialize(self, args: dict) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s qwen3_omni %(levelname)s %(message)s")
-        deploy = deploy_config_of(args)
+        self._runtime_dir = runtime_dir()
+        self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
+        self._orchestrator: Orchestrator | None = None
+        try:
+            self._start(deploy_config_of(args))
+        except BaseException as error:
+            report_failed_start(self._runtime_dir, args["model_instance_name"], error)
+            self.finalize()
+            raise
+
+    def _start(self, deploy: DeployConfig) -> None:
         for note in deploy.notes:
             log.info("%s: %s", deploy.path, note)
-        self._runtime_dir = runtime_dir()
         # Triton allows no BLS call before `initialize` has returned: until then streams are opened directly.
         stages = {name: Replicas(self._runtime_dir, name) for name in deploy.stages}
         self._open_stage = lambda name, payloads: stages[name].open(payloads)
-        self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
-        self._orchestrator = Orchestrator(
-            f"ipc://{self._socket}",
-            lambda name, payloads: self._open_stage(name, payloads),
-            deploy.schedule,
-            deploy.adaptive_first_chunk,
-            RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
-            _limits(deploy),
-            _end_the_server,
-        )
         try:
+            self._orchestrator = Orchestrator(
+                f"ipc://{self._socket}",
+                lambda name, payloads: self._open_stage(name, payloads),
+                deploy.schedule,
+                deploy.adaptive_first_chunk,
+                RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
+                _limits(deploy),
+                _end_the_server,
+            )
             wait_for_stages(self._runtime_dir, stages, deploy)
             if deploy.keys.warmup:
                 warm_up(self._orchestrator, deploy)
-        except BaseException:
-            self.finalize()
-            raise
         finally:
             for replicas in stages.values():
                 replicas.close()
@@ -74,7 +79,8 @@ class OmniModel:
             self._orchestrator.submit(raw, responder, media)
 
     def finalize(self) -> None:
-        self._orchestrator.close()
+        if self._orchestrator is not None:
+            self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
         remove_runtime_dir_if_empty(self._runtime_dir)
 

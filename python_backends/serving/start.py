@@ -32,15 +32,15 @@ def deploy_config_of(args: dict) -> DeployConfig:
     return load_deploy_config(path)
 
 
-def report_failed_start(runtime_dir: Path, instance: str, error: Exception) -> None:
-    """Leave word for `wait_for_stages`: a stage that failed to load will never be there."""
+def report_failed_start(runtime_dir: Path, instance: str, error: BaseException) -> None:
+    """Leave word for the models that wait (`wait_for_stages`, `has_failed`): this one will never be there."""
     # Without the directory another stage has failed before and the server ends already.
     with contextlib.suppress(FileNotFoundError):
-        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error))
+        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error) or type(error).__name__)
 
 
 def has_failed(runtime_dir: Path) -> bool:
-    """Whether a stage of this server has failed to load."""
+    """Whether a model of this server has failed to load."""
     return not runtime_dir.is_dir() or any(runtime_dir.glob(f"*{_FAILED}"))
 
 

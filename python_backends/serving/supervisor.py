@@ -57,7 +57,7 @@ class EngineSupervisor:
         self._process: subprocess.Popen | None = None
         self._ready = threading.Event()
         self._closing = threading.Event()
-        self._hello: dict = {}
+        self._has_served = False
         self._beat_at = 0.0
         self._reported = ""
         self._first_failure: str | None = None
@@ -76,12 +76,13 @@ class EngineSupervisor:
         `given_up()` tells that nobody waits any more.
         """
         while not self._ready.wait(0.1):
+            ended = not self._thread.is_alive()  # asked first: the thread leaves its failure before it ends
             if given_up():
                 self.close()
                 raise StageFailed(f"{self._launch.instance}: not started, because another stage failed")
-            if self._first_failure is not None:
+            if self._first_failure is not None or ended:
                 self.close()
-                raise StageFailed(f"{self._launch.instance}: {self._first_failure}")
+                raise StageFailed(f"{self._launch.instance}: {self._first_failure or 'closed before it was ready'}")
 
     @property
     def instance_epoch(self) -> str:
@@ -91,8 +92,9 @@ class EngineSupervisor:
     def ask_to_end(self) -> None:
         """Ask the process to end; `close` waits for it."""
         self._closing.set()
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        process = self._process  # the supervising thread may replace it meanwhile
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Ask the process to end, then end it with all its children."""
@@ -108,9 +110,10 @@ class EngineSupervisor:
             self._thread.join(5)
 
     def _kill_group(self) -> None:
-        if self._process is not None:
+        process = self._process
+        if process is not None:
             try:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 return
 
@@ -119,41 +122,64 @@ class EngineSupervisor:
         failures = 0
         while not self._closing.is_set():
             started = time.monotonic()
-            self._run_once()
-            if not self._hello:
-                ended = f"ended with code {self._process.returncode} before it was ready; see its log"
-                self._first_failure = self._reported or ended
-                return
+            try:
+                ended = self._run_once()
+            except Exception as error:  # whatever it is: without this thread nobody starts the engine again
+                log.exception("%s could not be run", self._launch.instance)
+                ended = f"could not be run ({type(error).__name__}: {error})"
             if self._closing.is_set():
+                return
+            if not self._has_served:
+                self._first_failure = self._reported or ended
                 return
             failures = 0 if time.monotonic() - started > 60 else failures + 1
             pause = RESTART_PAUSE_S[min(max(failures - 1, 0), len(RESTART_PAUSE_S) - 1)]
-            log.error("%s ended unasked; restarting in %.1f s", self._launch.instance, pause)
+            log.error("%s %s; restarting in %.1f s", self._launch.instance, ended, pause)
             self._closing.wait(pause)
 
-    def _run_once(self) -> None:
-        """Run one process from start to end."""
-        launch = self._launch
+    def _run_once(self) -> str:
+        """Run one process from start to end; return how it ended, unless it said so itself."""
         self._epoch += 1
-        base = launch.runtime_dir / f"{launch.instance}-{self._epoch}"
-        control = f"ipc://{base}.ctl"
-        socket = self._context.socket(zmq.PULL)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(control)
+        self._process = None
+        self._reported = ""
+        base = self._launch.runtime_dir / f"{self._launch.instance}-{self._epoch}"
+        try:
+            with self._context.socket(zmq.PULL) as socket:
+                socket.setsockopt(zmq.LINGER, 0)
+                socket.bind(f"ipc://{base}.ctl")
+                process = self._process = self._start_process(base)
+                if self._closing.is_set():
+                    process.terminate()  # `ask_to_end` may have come before there was one
+                self._watch(process, socket)
+            was = "ended unasked" if self._has_served else "ended"
+            before = "" if self._ready.is_set() else " before it was ready; see its log"
+            return f"{was} with code {process.returncode}{before}"
+        finally:
+            was_ready = self._ready.is_set()
+            self._ready.clear()
+            self._kill_group()
+            for suffix in ("ctl", "calls", "data"):
+                Path(f"{base}.{suffix}").unlink(missing_ok=True)
+            if was_ready and not self._closing.is_set():
+                self._on_death(self.instance_epoch)
+
+    def _start_process(self, base: Path) -> subprocess.Popen:
+        launch = self._launch
+        environment = os.environ | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+        if extra := os.environ.get("ENGINE_PYTHONPATH"):
+            environment["PYTHONPATH"] += os.pathsep + extra
         config = {
             "stage": launch.stage,
             "instance": self.instance_epoch,
             "model": launch.model,
-            "control": control,
+            "control": f"ipc://{base}.ctl",
             "calls": f"ipc://{base}.calls",
             "data": f"ipc://{base}.data",
             "options": launch.options,
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
         }
-        environment = os.environ | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-        if extra := os.environ.get("ENGINE_PYTHONPATH"):
-            environment["PYTHONPATH"] += os.pathsep + extra
+        line = json.dumps(config).encode() + b"\n"
         process = subprocess.Popen(
             [launch.python, "-m", "python_backends.engine_host"],
             stdin=subprocess.PIPE,
@@ -161,15 +187,17 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
-        self._process = process
-        exited = threading.Event()
-        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
         try:
-            process.stdin.write(json.dumps(config).encode() + b"\n")
+            process.stdin.write(line)
             process.stdin.flush()
         except BrokenPipeError:
             log.error("%s ended at once", launch.instance)
-        self._reported = ""
+        return process
+
+    def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
+        """Take what the process says until it has ended; end it when it has stalled."""
+        exited = threading.Event()
+        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
         self._beat_at = time.monotonic()
         while not exited.is_set() and not self._closing.is_set():
             self._pump(socket)
@@ -179,14 +207,6 @@ class EngineSupervisor:
         if self._closing.is_set():
             exited.wait(10)
         self._pump(socket)  # its last words may be why it failed
-        was_ready = self._ready.is_set()
-        self._ready.clear()
-        socket.close()
-        self._kill_group()
-        for suffix in ("ctl", "calls", "data"):
-            Path(f"{base}.{suffix}").unlink(missing_ok=True)
-        if was_ready and not self._closing.is_set():
-            self._on_death(self.instance_epoch)
 
     def _has_stalled(self) -> bool:
         """Whether the process takes too long to load, or has sent no heartbeat for too long."""
@@ -209,8 +229,8 @@ class EngineSupervisor:
         message = msgpack.unpackb(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:
-            self._hello = message["hello"]
-            log.info("%s is ready after %.1f s", self._launch.instance, self._hello["load_s"])
+            log.info("%s is ready after %.1f s", self._launch.instance, message["hello"]["load_s"])
+            self._has_served = True
             self._ready.set()
         elif "failure" in message:
             self._reported = message["failure"]

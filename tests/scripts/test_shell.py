@@ -1,9 +1,11 @@
 """The shell scripts say what is wrong in one sentence, and leave nothing behind."""
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,6 +16,13 @@ from tritonclient.utils import InferenceServerException
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 PORT_OPTIONS = ("--grpc-port", "--http-port", "--metrics-port")
+
+
+@pytest.fixture
+def tmp_path():
+    """Short enough for a server's TMPDIR, as pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix="omni-") as directory:
+        yield Path(directory)
 
 
 def run(*command, **environment):
@@ -86,6 +95,24 @@ def test_serve_refuses(options, sentence, tmp_path):
     assert sentence in refused(tmp_path, *options)
 
 
+@pytest.mark.parametrize("name", ["serve.sh", "demo.sh"])
+@pytest.mark.parametrize(
+    ("directory", "sentence"),
+    [
+        ("missing", "which is no directory to write to: make it or set TMPDIR"),
+        ("x" * 60, "sockets' names too long: set TMPDIR to a shorter one"),
+        ("a b", "no path with white space or characters that a shell interprets: set TMPDIR"),
+        ("a(b", "no path with white space or characters that a shell interprets: set TMPDIR"),
+    ],
+)
+def test_a_temporary_directory_that_cannot_be_used_is_refused(name, directory, sentence, tmp_path):
+    if directory != "missing":
+        (tmp_path / directory).mkdir()
+    result = run(SCRIPTS / name, TMPDIR=str(tmp_path / directory))
+    (line,) = result.stderr.strip().splitlines()
+    assert result.returncode == 1 and sentence in line
+
+
 def test_serve_names_the_busy_port(tmp_path):
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
@@ -107,7 +134,7 @@ def test_serve_shows_why_a_deploy_configuration_is_refused(tiny_checkpoint, tmp_
 class BareServer:
     """serve.sh with a tritonserver that loads no model: up in a moment."""
 
-    def __init__(self, model, tmp_path):
+    def __init__(self, model, tmp_path, before=frozenset()):
         self.ports = free_ports()
         command = [SCRIPTS / "serve.sh", "--model", model, "--host", "127.0.0.1", *port_options(self.ports)]
         command += ["--", "--model-control-mode", "explicit"]
@@ -118,7 +145,7 @@ class BareServer:
             stderr=subprocess.DEVNULL,
         )
         wait_until(self.is_live, 60, "the server is live")
-        (self.runtime_dir,) = tmp_path.glob("qwen3-omni.*")
+        (self.runtime_dir,) = set(tmp_path.glob("qwen3-omni.*")) - before
 
     def is_live(self):
         assert self.process.poll() is None, f"serve.sh ended with {self.process.returncode}"
@@ -153,8 +180,37 @@ def test_serve_leaves_nothing_behind(number, tiny_checkpoint, tmp_path):
     assert not list(Path("/dev/shm").glob(f"omni_{server.runtime_dir.suffix[1:]}_*"))
 
 
-def test_server_ends_with_a_killed_script(tiny_checkpoint, tmp_path):
+def test_the_next_start_removes_what_killed_servers_left_and_nothing_else(tiny_checkpoint, tmp_path):
+    running = BareServer(tiny_checkpoint, tmp_path)
+    killed, foreign = tmp_path / "qwen3-omni.Killed", tmp_path / "qwen3-omni.Locked"
+    orphans, other = tmp_path / "qwen3-omni.Orphan", tmp_path / "qwen3-omni-demo.abcdef"
+    for directory in (killed, foreign, orphans, other):
+        directory.mkdir(0o700)
+    (killed / "thinker-0-1.calls").touch()
+    engine = subprocess.Popen(["sleep", "60"], env=os.environ | {"OMNI_RUNTIME_DIR": str(orphans)})
+    held = os.open(foreign, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    second = None
+    try:
+        second = BareServer(tiny_checkpoint, tmp_path, before=set(tmp_path.iterdir()))
+        assert not killed.exists()
+        assert all(path.is_dir() for path in (running.runtime_dir, foreign, orphans, other, second.runtime_dir))
+    finally:
+        os.close(held)
+        engine.kill()
+        engine.wait()
+        for server in (running, second):
+            if server is not None:
+                server.process.terminate()
+                server.process.wait(20)
+
+
+def test_what_a_killed_script_left_can_be_removed_once_its_server_has_ended(tiny_checkpoint, tmp_path):
     server = BareServer(tiny_checkpoint, tmp_path)
     server.process.kill()
     server.process.wait(5)
     wait_until(lambda: not server.processes(), 20, "the server has ended")
+    assert server.runtime_dir.is_dir()
+    script = f"source {SCRIPTS}/runtime_dir.sh; remove_dead_runtime_dirs"
+    assert run("bash", "-euc", script, TMPDIR=str(tmp_path)).returncode == 0
+    assert not list(tmp_path.iterdir())

@@ -12,8 +12,9 @@ while (($#)); do
     option[${1#--}]=$2
     shift 2
 done
-OMNI_RUNTIME_DIR=$(mktemp -d "${TMPDIR:-/tmp}/qwen3-omni.XXXXXX")
-export OMNI_MODEL=${option[model]} OMNI_DEPLOY_CONFIG=${option[deploy-config]} OMNI_HOME=$ROOT OMNI_RUNTIME_DIR
+source "$ROOT/scripts/runtime_dir.sh"
+TMPDIR=${TMPDIR:-/tmp} new_runtime_dir
+export OMNI_MODEL=${option[model]} OMNI_DEPLOY_CONFIG=${option[deploy-config]} OMNI_HOME=$ROOT
 if [[ ${MPS:-off} == on ]]; then
     source "$ROOT/scripts/mps.sh"
     start_mps "$OMNI_RUNTIME_DIR/mps"

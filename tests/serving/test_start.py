@@ -1,0 +1,40 @@
+"""A model that cannot be set up leaves word for those that wait."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import types
+
+import pytest
+
+from python_backends.config.errors import StageFailed
+from python_backends.serving.start import has_failed, wait_for_stages
+
+
+@pytest.fixture
+def omni(monkeypatch, tmp_path):
+    """The module `omni_model`, which runs in Triton's stubs only."""
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", types.ModuleType("triton_python_backend_utils"))
+    runtime_dir = tmp_path / "run"
+    monkeypatch.setenv("OMNI_RUNTIME_DIR", str(runtime_dir))
+    return importlib.import_module("python_backends.serving.omni_model"), runtime_dir
+
+
+@pytest.mark.parametrize("line", ["deploy_config_of", "Replicas", "Orchestrator", "_limits", "wait_for_stages"])
+def test_the_streaming_model_reports_its_own_failure(omni, monkeypatch, line):
+    module, runtime_dir = omni
+
+    def fail(*args, **kwargs):
+        raise OSError("no more sockets")
+
+    monkeypatch.setattr(module, line, fail)
+    with pytest.raises(OSError, match="no more sockets"):
+        module.OmniModel().initialize({"model_instance_name": "qwen3_omni_0_0", "model_config": json.dumps({})})
+    assert has_failed(runtime_dir)
+    with pytest.raises(StageFailed, match="no more sockets"):
+        wait_for_stages(runtime_dir, {"thinker": None}, types.SimpleNamespace(keys=FAST))
+
+
+FAST = types.SimpleNamespace(stage_init_timeout_s=1.0)

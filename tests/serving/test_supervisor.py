@@ -1,0 +1,105 @@
+"""Whatever goes wrong with an engine process: the first start fails in words, a later one is tried again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from python_backends.config.errors import StageFailed
+from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
+
+ENGINE = """#!{python}
+import json, os, sys, time
+import msgpack, zmq
+config = json.loads(sys.stdin.readline())
+socket = zmq.Context().socket(zmq.PUSH)
+socket.connect(config["control"])
+while True:
+    socket.send(msgpack.packb({hello}))
+    time.sleep(0.1)
+"""
+HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'
+
+
+@pytest.fixture
+def supervise(tmp_path):
+    started = []
+
+    def start(hello=HELLO, directory=tmp_path, on_death=lambda instance: None):
+        engine = tmp_path / "engine"
+        if hello is not None:
+            engine.write_text(ENGINE.format(python=sys.executable, hello=hello))
+            engine.chmod(0o755)
+        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, 20.0, {}, {})
+        started.append(EngineSupervisor(launch, on_death))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for supervisor in started:
+        supervisor.close()
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"hello": None}, "FileNotFoundError"),
+        ({"directory": Path("/nowhere/at/all")}, "ZMQError"),
+        ({"directory": Path("/tmp") / ("x" * 120)}, "ZMQError"),
+        ({"hello": '{"hello": {}}'}, "KeyError"),
+        ({"hello": "sys.exit(3)"}, "ended with code 3 before it was ready"),
+    ],
+    ids=["no interpreter", "no directory", "long socket name", "wrong hello", "ends"],
+)
+def test_a_first_start_that_fails_says_why(supervise, facts, reason):
+    started = time.monotonic()
+    with pytest.raises(StageFailed, match=f"talker-0: .*{reason}"):
+        supervise(**facts).wait_ready()
+    assert time.monotonic() - started < 10
+
+
+def test_waiting_ends_when_it_is_closed(supervise):
+    supervisor = supervise('{"beat": 1}')
+    supervisor.close()
+    with pytest.raises(StageFailed, match="closed before it was ready"):
+        supervisor.wait_ready()
+
+
+def test_a_restart_that_fails_is_logged_and_tried_again(supervise, tmp_path, caplog):
+    deaths = []
+    supervisor = supervise(on_death=deaths.append)
+    supervisor.wait_ready()
+    (tmp_path / "engine").rename(tmp_path / "away")
+    os.kill(supervisor._process.pid, signal.SIGKILL)
+    until(lambda: supervisor.instance_epoch == "talker-0@2")
+    until(lambda: "could not be run (FileNotFoundError" in caplog.text)
+    (tmp_path / "away").rename(tmp_path / "engine")
+    supervisor._ready.wait(10)
+    supervisor.wait_ready()
+    assert deaths == ["talker-0@1"]
+
+
+def test_an_error_while_it_serves_restarts_it(supervise):
+    def fail_once(instance):
+        deaths.append(instance)
+        if len(deaths) == 1:
+            raise RuntimeError("nobody to tell")
+
+    deaths = []
+    supervisor = supervise(on_death=fail_once)
+    supervisor.wait_ready()
+    os.kill(supervisor._process.pid, signal.SIGKILL)
+    until(lambda: supervisor.instance_epoch != "talker-0@1" and supervisor._ready.is_set())
+    assert deaths == ["talker-0@1"]
