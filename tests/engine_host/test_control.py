@@ -79,6 +79,7 @@ def test_a_call_that_hangs_ends_them(stub, monkeypatch):
     assert stub.silent()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_end_of_the_calls_thread_ends_them(stub):
     assert stub.message() is not None
     stub.calls.send(msgpack.packb({"neither": "id nor op"}))  # a bug in the thread, as no peer of ours sends this
