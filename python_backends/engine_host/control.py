@@ -15,6 +15,8 @@ from python_backends.connectors import call_wire
 
 log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.5
+# A call may be slow, but one that takes this long hangs: the engine then looks dead, as it cannot be asked anything.
+CALL_LIMIT_S = 120.0
 
 
 def answer(handler: Callable[[dict], dict], payload: dict) -> dict:
@@ -42,10 +44,13 @@ def _unknown_op(payload: dict) -> dict:
 
 
 class ControlServer:
-    """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub. One thread.
+    """Answers calls on a ROUTER that it binds, and pushes hello and heartbeats to the stub.
+
+    Calls and heartbeats have a thread each, so that a slow call does not look like a dead engine. A heartbeat still
+    means that the process answers: none is sent once the calls' thread has ended or a call hangs.
 
     A call is `{"id", "op", "payload"}`, with raw media as arrays in it; the answer `{"id", "ok"}` or
-    `{"id", "error": {"code", "message"}}`. Between calls it pushes `{"heartbeat": stats}` twice a second.
+    `{"id", "error": {"code", "message"}}`. Twice a second `{"heartbeat": stats}` is pushed.
     """
 
     def __init__(
@@ -65,20 +70,32 @@ class ControlServer:
         self._handlers = handlers
         self._stats = stats
         self._stop = threading.Event()
+        self._call_since: float | None = None
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        # From its start on the only one that uses the socket to the stub: sockets may not be shared.
+        self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def hello(self, facts: dict) -> None:
         """Tell the stub that the engine can serve, and start to answer its calls."""
         facts |= {"calls": self._calls.getsockopt_string(zmq.LAST_ENDPOINT)}
         self._stub.send(msgpack.packb({"hello": facts}))
         self._thread.start()
+        self._beats.start()
+
+    def _beat(self) -> None:
+        while self._answers():
+            self._stub.send(msgpack.packb({"heartbeat": self._stats()}))
+            if self._stop.wait(HEARTBEAT_S):
+                return
+        if not self._stop.is_set():
+            log.error("the engine no longer answers calls: no more heartbeats")
+
+    def _answers(self) -> bool:
+        since = self._call_since
+        return self._thread.is_alive() and (since is None or time.monotonic() - since < CALL_LIMIT_S)
 
     def _serve(self) -> None:
-        next_beat = 0.0
         while not self._stop.is_set():
-            if time.monotonic() >= next_beat:
-                self._stub.send(msgpack.packb({"heartbeat": self._stats()}))
-                next_beat = time.monotonic() + HEARTBEAT_S
             if self._calls.poll(100):
                 peer, *frames = self._calls.recv_multipart(copy=False)
                 try:
@@ -87,12 +104,15 @@ class ControlServer:
                     log.error("dropped a call: %s", error)
                     continue
                 handler = self._handlers.get(call["op"], _unknown_op)
+                self._call_since = time.monotonic()
                 reply = {"id": call["id"]} | answer(handler, call["payload"])
+                self._call_since = None
                 self._calls.send_multipart([peer.bytes, msgpack.packb(reply)])
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2)
+        for thread in (self._thread, self._beats):
+            if thread.is_alive():
+                thread.join(2)
         self._calls.close()
         self._stub.close()

@@ -25,7 +25,7 @@ from python_backends.thinker.detokenizer import Detokenizer
 from python_backends.thinker.media.loader import check_refs
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media_support import with_usable_media
-from python_backends.thinker.messages import parse_messages
+from python_backends.thinker.messages import PromptRules, parse_messages
 from python_backends.thinker.options import ThinkerOptions, prepare_process
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
@@ -58,6 +58,7 @@ class ThinkerEngine:
         self._thread.start()
         self._core = started.result()
         self._delivery = Delivery(sink, self._core.stop_ids, self._forget)
+        self._rules = PromptRules(self._core.prompts.control_tokens, self._core.max_model_len, self._options.media)
         if self._options.media is not None:
             self._preparation = Preparation(
                 self._core, self._options.media, self._rows, self._delivery.post, self._commands.put
@@ -90,25 +91,25 @@ class ThinkerEngine:
         core = self._core
         if request.speak and not core.speaks:
             raise InvalidRequest("modalities", "this checkpoint answers in text only")
-        conversation = parse_messages(request.messages, core.prompts.control_tokens)
+        conversation = parse_messages(request.messages, self._rules)
         core.check_limit(request.sampling.max_tokens)
         params = core.sampling_params(request.sampling, request.seed)
         text = core.prompts.text(conversation)
         stream = Stream(f"{request.stream_id}/{next(self._numbers)}", request, Detokenizer(core.token_bytes))
         if conversation.media:
-            if self._preparation is None:
-                raise InvalidRequest(conversation.media[0].field, "this server takes text only")
             if request.speak and not core.captures:
                 raise InvalidRequest(conversation.media[0].field, "this server takes media for text answers only")
             self._preparation.check(conversation, request.media)
             ids = core.prompts.ids(text)
             core.check_length(len(ids))
+            core.check_placeholders(ids, conversation.media)
             self._register(stream)
             self._preparation.submit(stream, conversation, ids, params)
             return
         check_refs([], request.media, MediaOptions())
         ids = core.prompts.ids(text)
         core.check_length(len(ids))
+        core.check_placeholders(ids, [])
         stream.prompt_ids = np.asarray(ids, dtype=np.int32)
         self._register(stream)
         self._delivery.post([Prompt(stream)])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from python_backends.config.errors import InvalidRequest
+from python_backends.thinker.media.options import MediaOptions
 
 ROLES = ("system", "user", "assistant")
 MEDIA_KINDS = ("audio", "image", "video")
+# Text that fills a context has 2 to 6 characters a token; only runs of one character reach more than this.
+CHARS_PER_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -38,34 +43,73 @@ class Conversation:
     media: list[MediaRef] = field(default_factory=list)
 
 
-def parse_messages(messages: object, control_tokens: Iterable[str]) -> Conversation:
-    """Check `messages` and collect their media. Text may not hold any of `control_tokens`, the special ones.
+@dataclass(frozen=True)
+class PromptRules:
+    """What one server takes in a prompt: text without `control_tokens`, the special ones, and so much of it that the
+    `context`, in tokens, could hold it; `media` within their limits, none when it is None.
+    """
 
-    Raises InvalidRequest that names the field.
+    control_tokens: tuple[str, ...]
+    context: int
+    media: MediaOptions | None
+
+    def check_size(self, count: int, what: str, limit: int) -> None:
+        """Raises InvalidRequest when `count` is above `limit`."""
+        if count > limit:
+            reason = f"have {count} {what} or more; the context of {self.context} tokens takes {limit} at most"
+            raise InvalidRequest("messages", reason)
+
+
+def parse_messages(messages: object, rules: PromptRules) -> Conversation:
+    """Check `messages` and collect their media.
+
+    Rendering and tokenizing cost up to microseconds a character, so what cannot fit is refused here by its size alone,
+    before the rest of it is looked at. Raises InvalidRequest that names the field.
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages", "must be a list with at least one message")
-    parser = _Parser(tuple(control_tokens))
+    # Each message makes at least the token that ends it.
+    rules.check_size(len(messages), "messages", rules.context)
+    parser = _Parser(rules)
     rendered = [parser.message(message, f"messages[{at}]") for at, message in enumerate(messages)]
     return Conversation(rendered, parser.media)
 
 
 class _Parser:
-    def __init__(self, control_tokens: tuple[str, ...]) -> None:
-        self._control_tokens = control_tokens
+    def __init__(self, rules: PromptRules) -> None:
+        self._rules = rules
+        self._chars = 0
+        self._parts = 0
+        self._counts = dict.fromkeys(MEDIA_KINDS, 0)
         self.media: list[MediaRef] = []
 
     def message(self, message: object, path: str) -> dict[str, Any]:
         body = _object(message, path, ("role", "content"))
         role = body.get("role")
         if role not in ROLES:
-            raise InvalidRequest(f"{path}.role", f"must be one of {', '.join(ROLES)}; got {role!r}")
+            raise InvalidRequest(f"{path}.role", f"must be one of {', '.join(ROLES)}; got {reprlib.repr(role)}")
         content = body.get("content")
         if isinstance(content, str):
             return {"role": role, "content": self._text(content, f"{path}.content")}
         if not isinstance(content, list):
             raise InvalidRequest(f"{path}.content", "must be a string or a list of parts")
-        return {"role": role, "content": [self._part(part, f"{path}.content[{at}]") for at, part in enumerate(content)]}
+        # Empty texts make no token, so the context bounds no parts; more parts than tokens have no use.
+        self._parts += len(content)
+        self._rules.check_size(self._parts, "content parts", self._rules.context)
+        parts = [self._part(part, f"{path}.content[{at}]") for at, part in enumerate(content)]
+        self._check_joints(parts, f"{path}.content")
+        return {"role": role, "content": parts}
+
+    def _check_joints(self, parts: list[dict[str, Any]], path: str) -> None:
+        """Texts side by side are one text in the prompt: together they may not make a control token either.
+
+        Nothing else in a prompt can complete one: around a content and around media the template writes whole control
+        tokens and line ends, and a control token has its only `<` in front and its only `>` at its end.
+        """
+        for is_text, run in itertools.groupby(parts, key=lambda part: part["type"] == "text"):
+            texts = [part["text"] for part in run] if is_text else []
+            if len(texts) > 1:
+                self._check_control_tokens("".join(texts), path)
 
     def _part(self, part: object, path: str) -> dict[str, Any]:
         if not isinstance(part, dict):
@@ -73,24 +117,41 @@ class _Parser:
         kind = part.get("type")
         reader = _PART_READERS.get(kind) if isinstance(kind, str) else None
         if reader is None:
-            raise InvalidRequest(f"{path}.type", f"must be one of {', '.join(_PART_READERS)}; got {kind!r}")
+            raise InvalidRequest(f"{path}.type", f"must be one of {', '.join(_PART_READERS)}; got {reprlib.repr(kind)}")
         if kind == "text":
             body = _object(part, path, ("type", "text"))
             return {"type": "text", "text": self._text(body.get("text"), f"{path}.text")}
         ref = reader(part, path)
+        self._count(ref)
         self.media.append(ref)
         return {"type": ref.kind}
+
+    def _count(self, ref: MediaRef) -> None:
+        if self._rules.media is None:
+            raise InvalidRequest(ref.field, "this server takes text only")
+        for kind in (ref.kind, "audio") if ref.use_audio else (ref.kind,):
+            self._counts[kind] += 1
+            number, limit = self._counts[kind], self._rules.media.limit(kind)
+            if number > limit:
+                raise InvalidRequest(ref.field, f"is {kind} number {number}; this server takes {limit} a request")
 
     def _text(self, text: object, path: str) -> str:
         if not isinstance(text, str):
             raise InvalidRequest(path, f"must be a string, got {type(text).__name__}")
-        if any("\ud800" <= char <= "\udfff" for char in text):
-            raise InvalidRequest(path, "holds half of a surrogate pair")
+        self._chars += len(text)
+        self._rules.check_size(self._chars, "characters of text", self._rules.context * CHARS_PER_TOKEN)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(path, "holds half of a surrogate pair") from None
+        self._check_control_tokens(text, path)
+        return text
+
+    def _check_control_tokens(self, text: str, path: str) -> None:
         # A control token in plain text would end the turn or stand for media that are not there.
-        for token in self._control_tokens:
+        for token in self._rules.control_tokens:
             if token in text:
                 raise InvalidRequest(path, f"may not contain the control token {token!r}")
-        return text
 
 
 def _url_part(kind: str) -> Callable[[dict, str], MediaRef]:
@@ -154,7 +215,7 @@ def _video_options(body: dict, path: str) -> dict[str, Any]:
     fps = body.get("fps")
     if fps is not None:
         if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0.01 <= fps <= 120:
-            raise InvalidRequest(f"{path}.fps", f"must be a number from 0.01 to 120, got {fps!r}")
+            raise InvalidRequest(f"{path}.fps", f"must be a number from 0.01 to 120, got {reprlib.repr(fps)}")
         options["fps"] = float(fps)
     if body.get("num_frames") is not None:
         options["num_frames"] = _integer(body["num_frames"], f"{path}.num_frames", 1, 100_000)
@@ -162,7 +223,7 @@ def _video_options(body: dict, path: str) -> dict[str, Any]:
         raise InvalidRequest(f"{path}.num_frames", "may not be given together with fps")
     use_audio = body.get("use_audio_in_video", False)
     if not isinstance(use_audio, bool):
-        raise InvalidRequest(f"{path}.use_audio_in_video", f"must be true or false, got {use_audio!r}")
+        raise InvalidRequest(f"{path}.use_audio_in_video", f"must be true or false, got {reprlib.repr(use_audio)}")
     return options | {"use_audio": use_audio}
 
 
@@ -171,7 +232,7 @@ def _object(value: object, path: str, allowed: tuple[str, ...]) -> dict[str, Any
         raise InvalidRequest(path, f"must be an object, got {type(value).__name__}")
     for name in value:
         if name not in allowed:
-            raise InvalidRequest(f"{path}.{name}", f"unknown field; allowed: {', '.join(allowed)}")
+            raise InvalidRequest(f"{path}.{name[:64]}", f"unknown field; allowed: {', '.join(allowed)}")
     return value
 
 
@@ -183,5 +244,5 @@ def _string(value: object, path: str) -> str:
 
 def _integer(value: object, path: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(path, f"must be an integer from {low} to {high}, got {value!r}")
+        raise InvalidRequest(path, f"must be an integer from {low} to {high}, got {reprlib.repr(value)}")
     return value

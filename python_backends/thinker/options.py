@@ -70,6 +70,8 @@ def prepare_process(options: ThinkerOptions) -> None:
     # The engine core runs in this process: no second interpreter that imports vLLM again, and no other process to lose.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # One text at a time is tokenized: a pool with a thread for each core would only stand by.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     workers = [options.engine_args.get(f"{name}_parallel_size") or 1 for name in ("tensor", "pipeline")]
     if max(workers) > 1:
         # vLLM waits for its workers to end by themselves, which they do not; they hold nothing that must be kept.

@@ -33,7 +33,8 @@ class PromptBuilder:
         )
 
     def ids(self, text: str) -> list[int]:
-        return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        # `encode` would hold Python's lock for as long as it takes, a batch of one does not.
+        return self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _processor_template(model: str) -> Any:

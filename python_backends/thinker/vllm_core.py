@@ -19,6 +19,7 @@ from python_backends.thinker.capture.transport import RowReceiver
 from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import TokenBytes
 from python_backends.thinker.media.loader import LoadedMedia
+from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
 from python_backends.thinker.multimodal import MediaPrompt, build
 from python_backends.thinker.options import (
     ThinkerOptions,
@@ -83,6 +84,14 @@ class VllmCore:
         if length >= self.max_model_len:
             limit = self.max_model_len
             raise InvalidRequest("messages", f"make {length} tokens; the context of {limit} must hold an answer too")
+
+    def check_placeholders(self, ids: list[int], media: list[MediaRef]) -> None:
+        """Raises InvalidRequest unless the placeholders in `ids` are those of `media`; what follows relies on it."""
+        kinds = [ref.kind for ref in media]
+        for kind, media_id in zip(MEDIA_KINDS, self._media_ids, strict=True):
+            found, given = ids.count(media_id), kinds.count(kind)
+            if found != given:
+                raise InvalidRequest("messages", f"make {found} {kind} placeholders for {given} {kind} parts")
 
     def check_limit(self, max_tokens: int) -> None:
         """Raises InvalidRequest for a limit that no answer can reach; the default one is cut by the context instead."""

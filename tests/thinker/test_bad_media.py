@@ -15,7 +15,7 @@ import pytest
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.engine import MediaOptions, MediaTensors
 from python_backends.thinker.media.loader import check_refs, load
-from python_backends.thinker.messages import MediaRef, parse_messages
+from python_backends.thinker.messages import MediaRef, PromptRules, parse_messages
 from tests.thinker import samples
 
 OPTIONS = MediaOptions()
@@ -171,7 +171,7 @@ def test_bad_tensor(kind, tensors, reason):
 
 
 def refs(*parts: dict) -> list[MediaRef]:
-    return parse_messages([{"role": "user", "content": list(parts)}], ()).media
+    return parse_messages([{"role": "user", "content": list(parts)}], PromptRules((), 4096, OPTIONS)).media
 
 
 SPEAKING = {"type": "video", "video": "data:,x", "use_audio_in_video": True}

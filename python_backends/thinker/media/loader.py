@@ -29,18 +29,12 @@ class LoadedMedia:
 
 
 def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions) -> None:
-    """Counts, raw tensors and combinations, before anything is read. Raises InvalidRequest.
+    """Raw tensors and combinations, before anything is read. Raises InvalidRequest.
 
     A tensor that no message names is called by the Triton input that it came in, such as `IMAGE[0]`.
     """
-    counts = dict.fromkeys(MEDIA_KINDS, 0)
     used: dict[str, set[int]] = {kind: set() for kind in MEDIA_KINDS}
     for ref in refs:
-        for kind in (ref.kind, "audio") if ref.use_audio else (ref.kind,):
-            counts[kind] += 1
-            if counts[kind] > options.limit(kind):
-                limit = options.limit(kind)
-                raise InvalidRequest(ref.field, f"is {kind} number {counts[kind]}; this server takes {limit} a request")
         if ref.tensor is not None:
             given = len(getattr(tensors, ref.kind))
             if ref.tensor >= given:
