@@ -6,7 +6,6 @@ process ends.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -126,9 +125,6 @@ def main() -> int:
     context = zmq.Context()
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
-    # Libraries, tokenizer and weights make many objects that stay: the collector does not look through them while they
-    # are made, nor later in a running engine.
-    gc.disable()
     try:
         with LoadProgress():
             stage = _build_stage(config, streams)
@@ -137,9 +133,6 @@ def main() -> int:
         report_failure(context, config.control, f"{type(error).__name__}: {error}")
         context.destroy(linger=1000)
         return 1
-    gc.collect()
-    gc.freeze()
-    gc.enable()
     receiver = ChunkReceiver(context, config.data)
     inbox = Inbox(receiver, streams, stage)
     control = ControlServer(
