@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,12 @@ import torch
 import transformers
 from transformers import AutoProcessor, GenerationConfig, Qwen3OmniMoeForConditionalGeneration
 
-from tests.oracle import OracleAnswer
+from tests import oracle
+from tests.oracle import OracleAnswer, kept_answer, spoken
 
 
 class MediaOracle:
-    """Answers are kept beside the checkpoint, keyed by all that they depend on: each takes seconds."""
+    """Answers prompts with media with `transformers`."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
@@ -26,23 +26,8 @@ class MediaOracle:
         """`given`: `audio`, `images`, `videos`, `fps` and `use_audio_in_video` as the checkpoint's processor takes
         them, in place of what the parts of `messages` hold.
         """
-        kept = self._checkpoint.with_name(f"{self._checkpoint.name}-oracle") / f"{_key(messages, given)}.npz"
-        kept = kept.with_name(f"{max_tokens}-{max_frames}-{kept.name}")
-        if not kept.is_file():
-            answer = self._generate(messages, given, max_tokens, max_frames)
-            kept.parent.mkdir(exist_ok=True)
-            partial = kept.with_suffix(f".{os.getpid()}.npz")
-            np.savez(partial, **vars(answer))
-            partial.rename(kept)
-        with np.load(kept) as arrays:
-            return OracleAnswer(
-                prompt_ids=arrays["prompt_ids"].tolist(),
-                ids=arrays["ids"].tolist(),
-                text=str(arrays["text"]),
-                stopped=bool(arrays["stopped"]),
-                codes=arrays["codes"],
-                wave=arrays["wave"],
-            )
+        key = f"{max_tokens}-{max_frames}-{_key(messages, given)}"
+        return kept_answer(self._checkpoint, key, lambda: self._generate(messages, given, max_tokens, max_frames))
 
     def _load(self) -> Qwen3OmniMoeForConditionalGeneration:
         if self._model is None:
@@ -56,9 +41,6 @@ class MediaOracle:
 
     @torch.no_grad()
     def _generate(self, messages: list[dict], given: dict, max_tokens: int, max_frames: int) -> OracleAnswer:
-        """`transformers` leaves the last id before a cut unspoken, and its last sampled frame without residual codes,
-        so both stages run one token further than the limits of the server.
-        """
         model = self._load()
         tokenizer = self._processor.tokenizer
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -69,28 +51,9 @@ class MediaOracle:
         ids = model.thinker.generate(**inputs, max_new_tokens=max_tokens, **greedy)[0, len(prompt_ids) :].tolist()
         stopped = ids[-1] in self._end_ids
         ids = ids[:-1] if stopped else ids
-        codes: list[torch.Tensor] = []
-
-        def decode_whole(given_codes: torch.Tensor, **_) -> torch.Tensor:
-            codes.append(given_codes)
-            return model.code2wav(given_codes)
-
-        original, model.code2wav.chunked_decode = model.code2wav.chunked_decode, decode_whole
-        try:
-            _, wave = model.generate(
-                **inputs,
-                speaker="Ethan",
-                thinker_max_new_tokens=len(ids) + 1,
-                thinker_eos_token_id=self._end_ids,
-                thinker_do_sample=False,
-                talker_do_sample=False,
-                talker_max_new_tokens=max_frames + 1,
-            )
-        finally:
-            model.code2wav.chunked_decode = original
         text = tokenizer.decode(ids, skip_special_tokens=True)
-        sound = wave.reshape(-1).float().numpy()
-        return OracleAnswer(prompt_ids, ids, text, stopped, codes[0][0].T.numpy(), sound)
+        codes, wave = spoken(model, inputs, ids, self._end_ids, max_frames, "Ethan")
+        return OracleAnswer(prompt_ids, ids, text, stopped, codes, wave)
 
 
 def _key(messages: list[dict], given: dict) -> str:
@@ -102,7 +65,8 @@ def _key(messages: list[dict], given: dict) -> str:
         for turn in messages
     ]
     seen = hashlib.sha256(json.dumps([turns, transformers.__version__]).encode())
-    seen.update(Path(__file__).read_bytes())
+    for source in (__file__, oracle.__file__):
+        seen.update(Path(source).read_bytes())
     for name, value in sorted(given.items()):
         seen.update(name.encode())
         for item in value if isinstance(value, list) else [value]:
