@@ -108,6 +108,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 raise AssertionError(f"the server did not stop within 30 s:\n{self.tail()}") from None
+            assert self.process.returncode == 0, f"it stopped with {self.process.returncode}:\n{self.tail()}"
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -23,6 +23,15 @@ class OmniError(Exception):
         if code is not None:
             self.code = code
 
+    def detached(self) -> OmniError:
+        """The error without the frames that it came through, to be kept.
+
+        A frame that knows the error which knows the frame lives on until the garbage collector finds both, and with it
+        the callers' variables: Triton's requests among them, which must be freed before their shared memory is.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
 
 class InvalidRequest(OmniError):
     """The request is at fault. `field` names the offending field, dotted from the request's root."""

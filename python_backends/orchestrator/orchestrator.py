@@ -110,7 +110,7 @@ class Orchestrator:
             try:
                 replies = self._open_stage(name, [self._payload(name, stream) for stream in asked])
             except OmniError as error:
-                replies = [error] * len(asked)
+                replies = [error.detached()] * len(asked)
             except Exception as error:
                 log.exception("opening %d streams on %s failed", len(asked), name)
                 replies = [OmniError(f"{type(error).__name__}: {error}")] * len(asked)
@@ -267,6 +267,7 @@ class Orchestrator:
 
     def _end(self, stream_id: str, error: OmniError) -> None:
         """End a stream with an error, once, and free it on every stage that has not finished it."""
+        error = error.detached()
         with self._lock:
             stream = self._forget(stream_id)
             if stream is None:

@@ -19,7 +19,13 @@ from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
-from python_backends.serving.triton_io import json_tensor, media_arrays, media_tensors, request_bytes
+from python_backends.serving.triton_io import (
+    collect_what_triton_shares,
+    json_tensor,
+    media_arrays,
+    media_tensors,
+    request_bytes,
+)
 
 log = logging.getLogger(__name__)
 # What Triton answers to a call on a model that it is about to unload.
@@ -82,6 +88,7 @@ class OmniModel:
         if self._orchestrator is not None:
             self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
+        collect_what_triton_shares()
         remove_runtime_dir_if_empty(self._runtime_dir)
 
 
@@ -114,7 +121,7 @@ def _call_with_media(name: str, payload: dict) -> dict | OmniError:
     try:
         return _call(name, [plain], payload["media"])[0]
     except OmniError as error:
-        return error
+        return error.detached()
 
 
 def _call(name: str, payloads: list[dict], media: dict | None = None) -> list[dict | OmniError]:

@@ -20,7 +20,13 @@ from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
 from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
-from python_backends.serving.triton_io import json_tensor, media_arrays, request_bytes, triton_error
+from python_backends.serving.triton_io import (
+    collect_what_triton_shares,
+    json_tensor,
+    media_arrays,
+    request_bytes,
+    triton_error,
+)
 
 log = logging.getLogger(__name__)
 _DRAIN_GRACE_S = 0.5
@@ -91,6 +97,8 @@ class StageModel:
                 (stream,) = payload.get("streams", [payload])
                 stream["media"] = media
             reply = self._reply(payload)
+            if isinstance(reply, OmniError):
+                return pb_utils.InferenceResponse(error=triton_error(reply))
             return pb_utils.InferenceResponse([json_tensor("reply", reply)])
         except OmniError as error:
             return pb_utils.InferenceResponse(error=triton_error(error))
@@ -98,15 +106,12 @@ class StageModel:
             log.exception("a call failed")
             return pb_utils.InferenceResponse(error=triton_error(OmniError(f"{type(error).__name__}: {error}")))
 
-    def _reply(self, payload: dict) -> dict:
+    def _reply(self, payload: dict) -> dict | OmniError:
         if payload.get("op") == "status":
             return self._status()
         if "streams" in payload:
             return {"answers": [answer_of(result) for result in self._open(payload["streams"])]}
-        (result,) = self._open([payload])
-        if isinstance(result, OmniError):
-            raise result
-        return result
+        return self._open([payload])[0]
 
     def _open(self, payloads: list[dict]) -> list[dict | OmniError]:
         if not self._serves:
@@ -114,7 +119,7 @@ class StageModel:
         try:
             return self._replicas.open(payloads)
         except OmniError as error:
-            return [error] * len(payloads)
+            return [error.detached()] * len(payloads)
         except Exception as error:
             log.exception("opening %d streams failed", len(payloads))
             return [OmniError(f"{type(error).__name__}: {error}")] * len(payloads)
@@ -157,4 +162,5 @@ class StageModel:
             supervisor.close()
         self._replicas.close()
         self._sender.close()
+        collect_what_triton_shares()
         remove_runtime_dir_if_empty(self._runtime_dir)

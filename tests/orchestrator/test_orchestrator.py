@@ -1,8 +1,10 @@
 """The orchestrator against stages played by the test over real ZeroMQ."""
 
+import gc
 import json
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -188,6 +190,52 @@ def test_an_error_of_a_stage_reaches_the_client_and_frees_the_others(orchestrato
     error = responder.wait()
     assert (error.code, str(error)) == ("invalid_request", "no such row")
     assert stages.aborted("thinker") and stages.aborted("code2wav")
+
+
+class TritonRequest:
+    """Stands for what the caller of `submit` has in its hands."""
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("reason", ["bad request", "overloaded", "stage refuses", "stage cannot be asked", "engine"])
+@pytest.mark.usefixtures("no_collector")
+def test_an_error_keeps_nothing_of_the_callers(stages, tmp_path, reason):
+    """Triton's requests must be freed by their last use: the collector may come when their memory is gone."""
+    limits = Limits(max_in_flight=1, max_queued=0) if reason == "overloaded" else Limits()
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls", stages.open, ChunkSchedule(4, 25), limits=limits)
+    first = ask(orchestrator, stages) if reason == "overloaded" else None
+    if reason == "stage refuses":
+        stages.refuse["talker"] = InvalidRequest("speaker", "unknown")
+    elif reason == "stage cannot be asked":
+        stages.broken.add("thinker")
+    responder = RecordingResponder()
+
+    def execute():
+        request = TritonRequest()
+        fields = {"colour": 1} if reason == "bad request" else {}
+        body = {"messages": [{"role": "user", "content": "Hi"}]} | fields
+        orchestrator.submit(json.dumps(body), responder)
+        return weakref.ref(request)
+
+    request = execute()
+    if reason == "engine":
+        stages.wait_opened(3)
+        stages.send("talker", 0, "abort", finished=True, error=("invalid_request", "no such row"))
+    assert isinstance(responder.wait(), OmniError)
+    if first is not None:
+        orchestrator.close()
+        assert first.wait().code == "shutting_down"
+    else:
+        orchestrator.close()
+    responder.result = None
+    assert request() is None
 
 
 def test_a_cancelled_request_is_freed_everywhere(orchestrator, stages):
