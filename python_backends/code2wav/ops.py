@@ -70,17 +70,19 @@ class Ops:
     def window_attention(
         self, queries: torch.Tensor, keys_values: torch.Tensor, batch: Batch, heads: int, head_dim: int
     ) -> torch.Tensor:
-        """Each frame attends to itself and as many frames before it as `keys_values` holds before the chunk."""
-        frames, rows = queries.shape[1], keys_values.shape[1]
-        context = rows - frames
-        q = queries.unflatten(-1, (heads, head_dim)).transpose(1, 2)
-        k, v = keys_values.unflatten(-1, (2, -1, head_dim)).permute(2, 0, 3, 1, 4)
-        row = torch.arange(rows, device=queries.device)
-        ahead = row - torch.arange(frames, device=queries.device)[:, None]
-        inside = (ahead >= 0) & (ahead <= context)
-        seen = inside & (row + batch.positions[:, None, None] >= context)
-        y = functional.scaled_dot_product_attention(q, k, v, seen[:, None], enable_gqa=k.shape[1] != heads)
-        return y.transpose(1, 2).flatten(2)
+        """Each frame attends to itself and as many frames before it as `keys_values` holds before the chunk.
+
+        Every frame has products of its own, all of one shape: how a stream is cut changes nothing in them.
+        """
+        frames, width = queries.shape[1], keys_values.shape[1] - queries.shape[1] + 1
+        q = queries.unflatten(-1, (heads, 1, head_dim))
+        k, v = keys_values.unfold(1, width, 1).unflatten(2, (2, -1, head_dim)).unbind(2)
+        k, v = (rows.repeat_interleave(heads // rows.shape[2], 2) for rows in (k, v))
+        positions = batch.positions[:, None] + torch.arange(frames, device=queries.device)
+        seen = torch.arange(width, device=queries.device) + positions[..., None] >= width - 1
+        scores = (q @ k).float().squeeze(-2) * head_dim**-0.5
+        weights = scores.masked_fill(~seen[:, :, None], -torch.inf).softmax(-1).to(queries.dtype)
+        return (v @ weights[..., None]).view(queries.shape)
 
     def linear_add(self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """residual + x @ weight; `residual` may hold a bias already."""

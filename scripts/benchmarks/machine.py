@@ -21,7 +21,7 @@ def facts() -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "commit": _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]),
+        "commit": _output(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]),
     }
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
