@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Run the benchmark ladder against a server that this script starts, and write a report.
 
-scripts/benchmarks/run.py --model CHECKPOINT --profile two_gpus --ladder --out report/
+scripts/benchmarks/run.py --profile two_gpus --ladder --out report/
 scripts/benchmarks/run.py --openai http://host:8000 --openai-model NAME --out report/   (another server, running)
+
+Without GPUs it serves the tiny checkpoint and shortens the workload. It runs in the environment that set-up made.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from scripts.benchmarks.records import Record, summarise
 from scripts.benchmarks.server import SERVE, BenchServer
 from scripts.benchmarks.workload import LEVELS, WARM_UPS, tasks
 
+HUB_ID = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
+
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="checkpoint directory or hub id to serve")
+    parser.add_argument("--model", help=f"checkpoint directory or hub id to serve (default: {HUB_ID}, or tiny)")
     parser.add_argument("--profile", default="cpu", help="deploy profile or YAML")
     parser.add_argument(
         "--set", dest="overrides", type=Path, nargs="+", help="YAML files merged over it, in this order"
@@ -40,18 +44,27 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--load-format", help="`dummy`: random weights in all three stages")
     parser.add_argument("--ladder", action="store_true", help="run every row of the ladder, each on a fresh server")
     parser.add_argument("--rows", type=int, nargs="+", help="run these rows of the ladder only, counted from 0")
-    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS), help="concurrent requests")
-    parser.add_argument("--rounds", type=int, default=10, help="requests for each concurrent one")
-    parser.add_argument("--scale", type=float, default=1.0, help="shorten answers; 1 is the workload")
+    parser.add_argument("--levels", type=int, nargs="+", help=f"concurrent requests (default: {LEVELS}, or 1 and 4)")
+    parser.add_argument("--rounds", type=int, help="requests for each concurrent one (default: 10, or 2)")
+    parser.add_argument("--scale", type=float, help="shorten answers; 1 is the workload (default: 1, or 0.2)")
     parser.add_argument("--drivers", default="own,perf_analyzer", help="own, perf_analyzer")
     parser.add_argument("--url", help="gRPC address of a running server of ours to measure instead")
     parser.add_argument("--perf-analyzer-levels", type=int, nargs="*", help="levels for perf_analyzer (default: all)")
     parser.add_argument("--openai", help="base URL of a running OpenAI-compatible server to measure instead")
-    parser.add_argument("--openai-model", default="Qwen/Qwen3-Omni-30B-A3B-Instruct")
+    parser.add_argument("--openai-model", default=HUB_ID)
     parser.add_argument("--openai-extra", type=json.loads, help="JSON merged into each request; see OpenAiServer")
     parser.add_argument("--out", type=Path, required=True, help="directory of the report")
     parser.add_argument("--serve", type=Path, default=SERVE, help="script that starts the server")
     return parser.parse_args(argv)
+
+
+def fit_to_machine(args: argparse.Namespace, has_gpu: bool) -> None:
+    """Fill in what the command line leaves open: the workload as it is, or on CPUs what ends within minutes."""
+    # Elsewhere serve.sh's own choice is the tiny checkpoint.
+    args.model = args.model or (HUB_ID if has_gpu else None)
+    args.levels = args.levels or (list(LEVELS) if has_gpu else [1, 4])
+    args.rounds = args.rounds or (10 if has_gpu else 2)
+    args.scale = args.scale or (1.0 if has_gpu else 0.2)
 
 
 class Bench:
@@ -59,10 +72,14 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
+        facts = machine.facts()
+        self.has_gpu = "gpus" in facts
+        # A server that runs elsewhere is no matter of this machine's.
+        fit_to_machine(args, self.has_gpu or bool(args.openai))
         self.results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(["scripts/benchmarks/run.py", *sys.argv[1:]]),
-            "machine": machine.facts(),
+            "machine": facts,
             "workload": f"answers scaled by {args.scale:g}, {args.rounds} requests for each concurrent one",
             "ladder": args.ladder,
             "rows": [],
@@ -129,13 +146,10 @@ class Bench:
 
     def ours(self) -> None:
         args = self.args
-        if args.model is None:
-            raise SystemExit("--model: name a checkpoint directory or a hub id")
-        has_gpu = "gpus" in self.results["machine"]
         overrides: dict = {}
         for path in args.overrides or ():
             overrides = merge(overrides, yaml.safe_load(path.read_text()))
-        for number, row in enumerate(ladder.rows(args.ladder, args.rows, has_gpu)):
+        for number, row in enumerate(ladder.rows(args.ladder, args.rows, self.has_gpu)):
             with tempfile.TemporaryDirectory() as directory:
                 deploy = Path(directory) / "deploy.yaml"
                 deploy.write_text(yaml.safe_dump(ladder.deploy_yaml(args.profile, row, args.load_format, overrides)))

@@ -26,13 +26,13 @@ def free_port() -> int:
 class BenchServer:
     """One server on free ports of 127.0.0.1. Use as a context manager.
 
-    `cores`: the processors it may run on. `start_s` is how long it took to become ready. Raises RuntimeError with the
-    end of its log when it does not.
+    `model`: None is the script's own default. `cores`: the processors it may run on. `start_s` is how long it took to
+    become ready. Raises RuntimeError with the end of its log when it does not.
     """
 
     def __init__(
         self,
-        model: str,
+        model: str | None,
         log: Path,
         deploy_config: Path | None = None,
         env: dict[str, str] | None = None,
@@ -44,7 +44,7 @@ class BenchServer:
         self._env = os.environ | (env or {})
         self.url = f"127.0.0.1:{free_port()}"
         ports = [self.url.rsplit(":", 1)[1], str(free_port()), str(free_port())]
-        self._command = [str(serve), "--model", str(model)]
+        self._command = [str(serve)] + ([] if model is None else ["--model", str(model)])
         for flag, port in zip(("--grpc-port", "--http-port", "--metrics-port"), ports, strict=True):
             self._command += [flag, port]
         if deploy_config is not None:
