@@ -59,15 +59,23 @@ tiny_checkpoint() {
         "$(cat "$ROOT"/scripts/make_tiny_checkpoint.py "$ROOT"/scripts/tiny_checkpoint/*.py | sha256sum | cut -c1-16)"
 }
 
-# N different free TCP ports of 127.0.0.1, on one line.
+# N different free TCP ports of 127.0.0.1, on one line; below those that the system gives to whoever asks for any, so that
+# nobody takes one before the server does.
 free_ports() {
     "$STUB_ENV/bin/python" - "$1" <<'PY'
+import random
 import socket
 import sys
 
-sockets = [socket.socket() for _ in range(int(sys.argv[1]))]
-for each in sockets:
-    each.bind(("127.0.0.1", 0))
-print(*(each.getsockname()[1] for each in sockets))
+found = []
+while len(found) < int(sys.argv[1]):
+    port = random.randrange(20000, 32000)
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    found += [port] * (port not in found)
+print(*found)
 PY
 }

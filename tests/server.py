@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,23 +15,11 @@ import numpy as np
 import tritonclient.grpc as triton
 
 from client.streaming import OmniClient
+from scripts.benchmarks.server import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT_ONLY = ROOT / "tests" / "e2e" / "text_only.yaml"
 STAGES = ("thinker", "talker", "code2wav")
-
-
-def free_port() -> int:
-    """Below those that the system gives to whoever asks for any: nobody takes it before the server does."""
-    # Of the system's own randomness: two workers with one seed would draw the same.
-    while True:
-        port = random.SystemRandom().randrange(20000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from scripts.benchmarks.server import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 PORT_OPTIONS = ("--grpc-port", "--http-port", "--metrics-port")
@@ -31,13 +33,7 @@ def run(*command, **environment):
 
 
 def free_ports():
-    sockets = [socket.socket() for _ in PORT_OPTIONS]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    return [free_port() for _ in PORT_OPTIONS]
 
 
 def port_options(ports):
