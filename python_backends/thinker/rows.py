@@ -53,11 +53,17 @@ class RowCollector:
 
     def _fill(self, stream: str, waiting: _Waiting, positions: np.ndarray, rows: np.ndarray) -> None:
         with self._lock:
-            if waiting.rows is None:
-                waiting.rows = np.empty((len(waiting.positions), rows.shape[1]), dtype=np.float32)
             at = np.searchsorted(waiting.positions, positions)
             new = ~waiting.filled[at]
-            waiting.rows[at[new]] = rows[new]
+            if not new.all():
+                at, rows = at[new], rows[new]
+            if len(at) == len(waiting.positions):
+                waiting.rows = rows
+            elif len(at):
+                if waiting.rows is None:
+                    waiting.rows = np.empty((len(waiting.positions), rows.shape[1]), dtype=np.float32)
+                together = at[-1] - at[0] + 1 == len(at)
+                waiting.rows[slice(at[0], at[-1] + 1) if together else at] = rows
             waiting.filled[at] = True
             if not waiting.filled.all() or self._waiting.pop(stream, None) is None:
                 return

@@ -43,7 +43,7 @@ class RowTaker:
         for piece in slices:
             rows = self._buffer[piece.first : piece.stop]
             if self.synchronous:
-                self._finish(piece, rows.cpu(), None)
+                self._finish(piece, rows.to("cpu", copy=True), None)
                 continue
             host, event = self._copy_behind(rows.clone())
             self._jobs.put((piece, host, event))
@@ -74,7 +74,8 @@ class RowTaker:
         try:
             if event is not None:
                 event.synchronize()
-            rows = host.float().numpy()[piece.offsets]
+            wanted = host if len(piece.offsets) == len(host) else host[torch.from_numpy(piece.offsets)]
+            rows = wanted.float().numpy()
         except Exception:
             log.exception("stream %s: hidden rows were lost", piece.stream)
             rows = np.empty((len(piece.positions), 0), dtype=np.float32)
