@@ -109,7 +109,6 @@ def url_part(kind: str, data: bytes) -> dict:
 IMAGE_0 = {"type": "image", "tensor": 0}
 PIXELS = {"IMAGE": PICTURE.reshape(-1), "IMAGE_SHAPES": np.array([PICTURE.shape])}
 THIN = RawMedia(image=[PICTURE[:1, :1]])
-# Not here: inputs of a wrong type or rank, which Triton refuses before any model and then cannot be stopped in time.
 REFUSED = {
     "truncated": (url_part("image", samples.png(PICTURE)[:500]), None, "messages[0].content[0].image_url.url"),
     "empty": (url_part("audio", b""), None, "messages[0].content[0].audio_url.url: is empty"),
@@ -132,6 +131,9 @@ REFUSED = {
     "pixels missing": (IMAGE_0, Inputs({**PIXELS, "IMAGE": PIXELS["IMAGE"][:-1]}), "IMAGE_SHAPES[0]: reaches beyond"),
     "pixels left": (IMAGE_0, Inputs({**PIXELS, "IMAGE": np.zeros(99999, np.uint8)}), "IMAGE: has 99999 elements"),
     "no shapes": (IMAGE_0, Inputs({"IMAGE": PIXELS["IMAGE"]}), "IMAGE_SHAPES: is required beside IMAGE"),
+    # Triton itself refuses these.
+    "wrong type": (IMAGE_0, Inputs({**PIXELS, "IMAGE": np.zeros(9, np.float32)}), "IMAGE"),
+    "wrong rank": (IMAGE_0, Inputs({**PIXELS, "IMAGE_SHAPES": np.array([64, 96, 3])}), "IMAGE_SHAPES"),
 }
 
 
@@ -145,7 +147,7 @@ def test_bad_media_are_refused_at_once_and_harm_nobody(media_server, expected):
         with pytest.raises(OmniClientError) as caught:
             await asyncio.wait_for(client.ask(body, media), 20)
         assert time.monotonic() - started < BAD_FILE_S, name
-        assert caught.value.code == "invalid_request", name
+        assert caught.value.code == ("server" if name in ("wrong type", "wrong rank") else "invalid_request"), name
         return str(caught.value)
 
     async def run():
