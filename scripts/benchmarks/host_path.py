@@ -3,7 +3,8 @@
     python -m scripts.benchmarks.host_path [--concurrency 64] [--rounds 10]
 
 The engines emit at the rates of a server that answers 64 streams 100 times a second: 50 text deltas and 15 chunks of
-audio a request, spread over `--seconds`. Every piece carries the time of its emission, so the client sees how long the
+audio a request, spread over `--seconds`; streams start one after the other over the same time, as those of a server in
+the midst of its work did. Every piece carries the time of its emission, so the client sees how long the
 way through data plane, BLS model and gRPC took.
 """
 
@@ -31,6 +32,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--audio", type=int, default=15, help="audio chunks a request")
     parser.add_argument("--frames", type=int, default=10, help="codec frames a chunk")
     parser.add_argument("--seconds", type=float, default=0.6, help="seconds over which a request's pieces are emitted")
+    parser.add_argument("--burst", action="store_true", help="all streams start, and so end, in the same instant")
     parser.add_argument("--audio-format", default="float32", choices=("float32", "int16"))
     parser.add_argument("--serve", type=Path, default=SERVE, help=argparse.SUPPRESS)
     parser.add_argument("--cores", type=int, nargs="+", help="processors the server may run on (default: all)")
@@ -88,13 +90,13 @@ def main() -> int:
             "PLAYED_PYTHON": sys.executable,
         }
         log = args.keep_log or Path(directory) / "server.log"
-        rows = []
+        rows, spread_s = [], 0.0 if args.burst else args.seconds
         with BenchServer(directory, log, deploy, env, 60, args.serve, args.cores) as server:
             run_load(server.url, message, 4, 8, args.frames)
             for concurrency in args.concurrency:
                 requests = args.rounds * concurrency
                 before, own = server.cpu_seconds(), os.times()
-                load = run_load(server.url, message, concurrency, requests, args.frames)
+                load = run_load(server.url, message, concurrency, requests, args.frames, spread_s)
                 cpu = {name: value - before.get(name, 0.0) for name, value in server.cpu_seconds().items()}
                 cpu["client"] = sum(os.times()[:2]) - sum(own[:2])
                 expected = {"text": args.text * requests, "audio": args.audio * requests}

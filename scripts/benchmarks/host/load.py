@@ -72,7 +72,7 @@ def request_message(text_tokens: int, frames: int, audio_format: str = "float32"
     return message
 
 
-async def _run(url: str, message, concurrency: int, requests: int, frames_a_chunk: int) -> Load:
+async def _run(url: str, message, concurrency: int, requests: int, frames_a_chunk: int, spread_s: float) -> Load:
     load, left = Load(requests=requests), iter(range(requests))
     everything: list[list[tuple[int, bytes]]] = []
     options = [("grpc.max_receive_message_length", -1)]
@@ -83,7 +83,8 @@ async def _run(url: str, message, concurrency: int, requests: int, frames_a_chun
             response_deserializer=lambda raw: (time.monotonic_ns(), raw),
         )
 
-        async def worker() -> None:
+        async def worker(number: int) -> None:
+            await asyncio.sleep(spread_s * number / concurrency)
             for _ in left:
                 stream, arrivals = call(), []
                 started = time.monotonic_ns()
@@ -99,13 +100,13 @@ async def _run(url: str, message, concurrency: int, requests: int, frames_a_chun
                 everything.append(arrivals)
 
         started = time.monotonic()
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
+        await asyncio.gather(*(worker(number) for number in range(concurrency)))
         load.wall_s = time.monotonic() - started
     for arrivals in everything:
         load.read(arrivals, frames_a_chunk)
     return load
 
 
-def run_load(url: str, message, concurrency: int, requests: int, frames_a_chunk: int) -> Load:
-    """Send `requests` copies of `message`, `concurrency` at a time."""
-    return asyncio.run(_run(url, message, concurrency, requests, frames_a_chunk))
+def run_load(url: str, message, concurrency: int, requests: int, frames_a_chunk: int, spread_s: float = 0.0) -> Load:
+    """Send `requests` copies of `message`, `concurrency` at a time, whose first ones start over `spread_s` seconds."""
+    return asyncio.run(_run(url, message, concurrency, requests, frames_a_chunk, spread_s))
