@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import grpc
 import numpy as np
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
@@ -125,6 +126,9 @@ class OmniClient:
         except InferenceServerException as error:
             finished = True
             raise _client_error(error.message()) from error
+        except grpc.aio.AioRpcError as error:
+            finished = True
+            raise OmniClientError("disconnected", f"the connection broke: {error.details()}") from error
         finally:
             done.set()
             if not finished or not await _ended(responses):
@@ -156,7 +160,7 @@ async def _ended(responses: AsyncIterator) -> bool:
         async with asyncio.timeout(END_OF_STREAM_S):
             async for _ in responses:
                 pass
-    except (TimeoutError, InferenceServerException):
+    except (TimeoutError, InferenceServerException, grpc.aio.AioRpcError):
         return False
     return True
 

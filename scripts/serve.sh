@@ -163,11 +163,18 @@ say "serving $OMNI_MODEL on gRPC port $GRPC_PORT"
 # death signal ends the server when this script is killed.
 PATH=$STUB_ENV/bin:$PATH setsid setpriv --pdeathsig TERM "$TRITON" "${ARGUMENTS[@]}" &
 SERVER=$!
-trap 'kill -TERM "$SERVER" 2>/dev/null || true' INT TERM
+STOPPING=''
+trap 'STOPPING=yes; kill -TERM "$SERVER" 2>/dev/null || true' INT TERM
 # wait also returns when a signal arrives, long before the server has ended.
-while kill -0 "$SERVER" 2>/dev/null; do
+while kill -0 "$SERVER" 2>/dev/null && [[ -z $STOPPING ]]; do
     wait "$SERVER" || true
 done
+# Triton 2.51 waits for connections that say nothing, after its exit timeout, and was seen to wait for ever.
+for ((tenths = 0; tenths < 250; tenths++)); do
+    kill -0 "$SERVER" 2>/dev/null || break
+    sleep 0.1
+done
+kill -KILL "$SERVER" 2>/dev/null && say "the server did not end within 25 s and was killed"
 CODE=0
 wait "$SERVER" || CODE=$?
 exit "$CODE"

@@ -110,7 +110,7 @@ set_up_stub() {
         python=$(command -v python3) || fail "There is a tritonserver on PATH and no python3, which its Python" \
             "backend runs on: install the one that it was built for."
     fi
-    key=$(key_of "$ROOT/requirements/stub.txt" "$("$python" -c 'import sys; print(sys.version_info[:2], sys.prefix)')")
+    key=$(key_of "$ROOT/requirements/stub.txt" "$("$python" -c 'import sys; print(sys.version_info[:2], sys.base_prefix)')")
     stamp_is stub "$key" && [[ -x $STUB_ENV/bin/python ]] && return
     say "building the stubs' environment in $STUB_ENV"
     rm -rf "$STUB_ENV"

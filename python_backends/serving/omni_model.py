@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 
 import triton_python_backend_utils as pb_utils
 
@@ -18,6 +16,7 @@ from python_backends.orchestrator.request import RequestDefaults
 from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
+from python_backends.serving.server_end import announce, end_the_server, withdraw
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
 from python_backends.serving.triton_io import (
     collect_what_triton_shares,
@@ -64,7 +63,7 @@ class OmniModel:
                 deploy.adaptive_first_chunk,
                 RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
                 _limits(deploy),
-                _end_the_server,
+                end_the_server,
             )
             wait_for_stages(self._runtime_dir, stages, deploy)
             if deploy.keys.warmup:
@@ -73,6 +72,7 @@ class OmniModel:
             for replicas in stages.values():
                 replicas.close()
         self._open_stage = _open_by_call
+        announce(self._runtime_dir, self._socket.stem)
 
     def execute(self, requests: list) -> None:
         for request in requests:
@@ -88,15 +88,9 @@ class OmniModel:
         if self._orchestrator is not None:
             self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
+        withdraw(self._runtime_dir, self._socket.stem)
         collect_what_triton_shares()
         remove_runtime_dir_if_empty(self._runtime_dir)
-
-
-def _end_the_server(stage: str) -> None:
-    """A stub has died: Triton 2.51 does not start another, and every request from now on would fail. A server that ends
-    is started again by whatever keeps servers running."""
-    log.critical("a stub of %s died, which Triton does not bring back: the server ends", stage)
-    os.kill(os.getppid(), signal.SIGTERM)
 
 
 def _limits(deploy: DeployConfig) -> Limits:

@@ -15,9 +15,44 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
+SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["stages"]]}
+
+
+def stub_of(server, model: str) -> int:
+    """Process id of a model's stub, a child of the server that the script started."""
+    triton = parent_of(parent_of(server.status("thinker")["pid"]))
+    for path in Path(f"/proc/{triton}/task/").glob("*/children"):
+        for pid in path.read_text().split():
+            if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
+                return int(pid)
+    raise AssertionError(f"no stub of {model}")
+
+
+def test_a_killed_stub_of_the_answering_model_ends_the_server(tiny_checkpoint, tmp_path):
+    with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
+        engines = [server.status(stage)["pid"] for stage in ("thinker", "talker", "code2wav")]
+
+        async def run():
+            async with Running(server.url) as running:
+                tasks = running.start(ENDLESS, ENDLESS)
+                await until(lambda: server.status("code2wav")["open"] == 2)
+                os.kill(stub_of(server, "qwen3_omni"), signal.SIGKILL)
+                killed = time.monotonic()
+                codes = [(await code_of(task, 5)).code for task in tasks]
+                return codes, time.monotonic() - killed
+
+        codes, seconds = asyncio.run(run())
+        assert codes == ["disconnected"] * 2 and seconds < 2
+        server.process.wait(10)
+        assert "a stub of qwen3_omni_0_0 died" in server.log.read_text(errors="replace")
+        until_gone = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in engines):
+            assert time.monotonic() < until_gone
+            time.sleep(0.05)
+
+
 def test_a_killed_stub_ends_its_streams_and_then_the_server(tiny_checkpoint, tmp_path):
-    stages = [{**stage, "replicas": 1} for stage in PROFILE["stages"]]
-    with played_server(tiny_checkpoint, tmp_path, PROFILE | {"stages": stages}) as server:
+    with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
         engines = [server.status(stage)["pid"] for stage in ("thinker", "talker", "code2wav")]
 
         async def run():

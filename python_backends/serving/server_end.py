@@ -1,0 +1,71 @@
+"""A stub that has died ends the whole server: Triton 2.51 does not start another, and every request would fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+_TRITON = os.getppid()
+_POLL_S = 0.25
+_ALIVE = ".alive"
+
+
+def end_the_server(stub_of: str, at_once: bool = False) -> None:
+    """Tell tritonserver to stop, or with `at_once` take it down: whatever keeps servers running starts it again."""
+    log.critical("a stub of %s died, which Triton does not bring back: the server ends", stub_of)
+    if os.getppid() == _TRITON:  # else it has ended, and somebody else has become the parent
+        os.kill(_TRITON, signal.SIGKILL if at_once else signal.SIGTERM)
+
+
+def announce(runtime_dir: Path, instance: str) -> None:
+    """Let the stages know that the model that answers clients serves now; `withdraw` when it is unloaded."""
+    (runtime_dir / f"{instance}{_ALIVE}").write_text(str(os.getpid()))
+
+
+def withdraw(runtime_dir: Path, instance: str) -> None:
+    (runtime_dir / f"{instance}{_ALIVE}").unlink(missing_ok=True)
+
+
+class AnsweringModels:
+    """Watches from a stage's stub the stubs of the models that `announce`d themselves.
+
+    Only such a stub can end its streams and Triton's requests: without it tritonserver would say that it is ready, keep
+    every client waiting, and not even stop in order. So it is taken down, which ends the streams at the clients.
+    """
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self._runtime_dir = runtime_dir
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="answering-models", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_POLL_S):
+            for path in self._runtime_dir.glob(f"*{_ALIVE}"):
+                if self._has_died(path):
+                    end_the_server(path.stem, at_once=True)
+
+    @staticmethod
+    def _has_died(path: Path) -> bool:
+        try:
+            pid = path.read_text()
+        except OSError:
+            return False
+        # Asked once more: it may have withdrawn and ended since.
+        return bool(pid) and not _runs(pid) and path.exists()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(2)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"  # tritonserver does not wait for the stubs that die: they stay as zombies
