@@ -33,6 +33,8 @@ class Code2WavConfig:
     rope_theta: float = 10000.0
 
     def __post_init__(self) -> None:
+        if self.sliding_window < 2:
+            raise ValueError(f"sliding_window must be at least 2, got {self.sliding_window}")
         rows = prod(self.upsampling_ratios)
         for index, rate in enumerate(self.upsample_rates):
             rows *= rate

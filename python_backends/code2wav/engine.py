@@ -177,7 +177,11 @@ class Code2WavEngine:
         self._output.close()
 
     def _problem(self, codes: np.ndarray) -> str | None:
-        codes, quantizers = np.asarray(codes), self.config.num_quantizers
+        quantizers = self.config.num_quantizers
+        try:
+            codes = np.asarray(codes)
+        except ValueError:
+            return f"must be integers [frames, {quantizers}], and has rows of several lengths"
         if codes.ndim != 2 or codes.shape[1] != quantizers or codes.dtype.kind not in "iu":
             return f"must be integers [frames, {quantizers}], got {codes.dtype} {list(codes.shape)}"
         if codes.size and not (codes.min() >= 0 and codes.max() < self.config.codebook_size):
@@ -225,7 +229,13 @@ class Code2WavEngine:
             self._sink.audio(stream.stream_id, samples, finish)
         except Exception:
             _log.exception("stream %s: the sink refused audio; the stream is dropped", stream.stream_id)
-            self.abort(stream.stream_id)
+            with self._changed:
+                # Another stream may have its id by now.
+                if self._streams.get(stream.stream_id) is stream:
+                    del self._streams[stream.stream_id]
+                stream.ended = True
+                self._release(stream)
+                self._changed.notify_all()
 
     def _fail(self, stream: Stream, error: OmniError) -> None:
         """End `stream` with `error`, after the audio that is already on its way. The lock is held."""
@@ -238,7 +248,10 @@ class Code2WavEngine:
                     return
                 stream.ended = True
                 self._streams.pop(stream.stream_id, None)
-            self._sink.failed(stream.stream_id, error)
+            try:
+                self._sink.failed(stream.stream_id, error)
+            except Exception:
+                _log.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
 
         self._output.put(deliver)
 

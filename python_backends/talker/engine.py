@@ -100,10 +100,14 @@ class TalkerEngine:
         try:
             act = self._accept(stream, chunk)
         except OmniError as error:
-            stream_error = error
-            self._post(lambda: self._output.end(Ending(stream, error=stream_error)))
-            return
-        self._post(act)
+            self._post_end(stream, error)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._post_end(stream, InvalidRequest("chunk", f"cannot be read: {error}"))
+        else:
+            self._post(act)
+
+    def _post_end(self, stream: Stream, error: OmniError) -> None:
+        self._post(lambda: self._output.end(Ending(stream, error=error)))
 
     def _accept(self, stream: Stream, chunk: TextChunk) -> Callable[[], None]:
         """Check a chunk and lay the prompt out, on the caller's thread; give what the engine thread has to do."""
@@ -187,12 +191,19 @@ class TalkerEngine:
         elif parts:
             self._runner.prefill(parts)
         self._counts["prefill_rows"] += sum(part.count for part in parts)
-        streams, rows = scheduler.decode_rows(self._ready)
+        streams, rows = scheduler.decode_rows(self._is_ready if self._ready is not None else None)
         if streams:
             self._output.submit(streams, self._runner.decode(rows, widest_top_k(streams)))
             self._counts["steps"] += 1
             self._counts["frames_launched"] += len(streams)
         return bool(streams or parts)
+
+    def _is_ready(self, stream: Stream) -> bool:
+        try:
+            return self._ready(stream.stream_id)
+        except Exception as error:
+            self._output.end(Ending(stream, error=StageFailed(f"talker output: {error}")))
+            return False
 
     @staticmethod
     def _slot_start(stream: Stream) -> SlotStart:
@@ -225,7 +236,7 @@ class TalkerEngine:
             }
 
     def join(self) -> None:
-        """Return once the sink has got everything that has been launched."""
+        """Return once the sink has got everything that has been launched, but for chunks that it is not ready for."""
         self._output.join()
 
     def close(self) -> None:

@@ -240,6 +240,7 @@ class AsynchronousOutput:
                 item.set()
             elif isinstance(item, Ending):
                 self._builder.end(item)
+                self._on_room()  # its slot is free
             else:
                 self._step(item)
 

@@ -93,6 +93,8 @@ def _hidden_of(positions: np.ndarray, media: MultimodalPrompt | None, shape: Tal
     rows = np.asarray(media.hidden_rows)
     if rows.ndim != 2 or rows.shape != (len(media.positions), shape.thinker_hidden):
         raise InvalidRequest("multimodal.hidden_rows", f"must be [{len(media.positions)}, {shape.thinker_hidden}]")
+    if rows.dtype.kind != "f" or not np.isfinite(rows).all():
+        raise InvalidRequest("multimodal.hidden_rows", "must be finite floats")
     index = {int(position): row for row, position in enumerate(media.positions)}
     missing = [int(position) for position in positions if int(position) not in index]
     if missing:

@@ -27,6 +27,12 @@ def _vision(times: np.ndarray, height: int, width: int, start: float) -> np.ndar
     return np.stack([axis.reshape(-1).astype(np.float32) for axis in grid]) + np.float32(start)
 
 
+def _run_length(ids: np.ndarray, start: int) -> int:
+    """How often the id at `start` stands there in a row."""
+    others = np.flatnonzero(ids[start:] != ids[start])
+    return int(others[0]) if len(others) else len(ids) - start
+
+
 def rope_positions(ids: np.ndarray, media: MultimodalPrompt | None, shape: TalkerShape) -> tuple[np.ndarray, float]:
     """Return positions float32 [3, rows] of `ids` (int [rows]) and the delta from row index to position afterwards.
 
@@ -41,10 +47,12 @@ def rope_positions(ids: np.ndarray, media: MultimodalPrompt | None, shape: Talke
         return _line(len(ids), 0.0).copy(), 0.0
     try:
         positions = np.concatenate(_segments(ids, media, shape), axis=1)
-    except (IndexError, ValueError, TypeError) as error:
+    except (IndexError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise InvalidRequest("multimodal", f"media sizes do not fit the prompt: {error}") from None
     if positions.shape[1] != len(ids):
         raise InvalidRequest("multimodal", f"media sizes give {positions.shape[1]} rows for {len(ids)} ids")
+    if not np.isfinite(positions).all():
+        raise InvalidRequest("multimodal.video_second_per_grid", "must be finite")
     return positions, float(positions.max() + np.float32(1) - np.float32(len(ids)))
 
 
@@ -83,9 +91,13 @@ def _segments(ids: np.ndarray, media: MultimodalPrompt, shape: TalkerShape) -> l
             times = np.arange(frames, dtype=np.float32) * seconds * np.float32(shape.position_id_per_seconds)
             body = _vision(times, height // merge, width // merge, start)
             video, videos_left = video + 1, videos_left - 1
+        rows = body.shape[1]
+        # The sound track of a film is interleaved with its frames.
+        if not media.use_audio_in_video and _run_length(ids, at + 1) != rows:
+            raise ValueError(f"{_run_length(ids, at + 1)} placeholders at {at + 1}, where the sizes give {rows}")
         parts.append(body)
         parts.append(_line(1, next_start()))
-        cursor = at + 1 + body.shape[1] + 1
+        cursor = at + 1 + rows + 1
     if cursor < len(tokens):
         parts.append(_line(len(tokens) - cursor, next_start()))
     return parts

@@ -82,6 +82,10 @@ class TalkerRunner:
         with torch.inference_mode():
             buffers.codes.index_copy_(0, slots, upload(first, self.device))
             buffers.seen.index_fill_(0, slots, False)
+            if self.device.type == "cpu":
+                # PyTorch's attention multiplies what it masks with zero, which a NaN of the slot's last owner outlives.
+                buffers.k_cache.index_fill_(1, slots, 0.0)
+                buffers.v_cache.index_fill_(1, slots, 0.0)
             floats = np.array([start.floats for start in starts], dtype=np.float32)
             ints = np.array([start.ints for start in starts], dtype=np.int64)
             buffers.floats.index_copy_(0, slots, upload(floats, self.device))

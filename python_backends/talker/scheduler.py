@@ -38,7 +38,9 @@ class Scheduler:
         return admitted
 
     def release_ended(self) -> list[Stream]:
-        """Take the slots of ended streams back; return the streams."""
+        """Take the slots of ended streams back; return the streams. Those that wait for a slot wait no longer."""
+        if any(stream.ended for stream in self.waiting):
+            self.waiting = deque(stream for stream in self.waiting if not stream.ended)
         ended = [stream for stream in self.running if stream.ended]
         if ended:
             self.running = [stream for stream in self.running if not stream.ended]
@@ -66,7 +68,7 @@ class Scheduler:
             budget -= count
         return parts
 
-    def decode_rows(self, ready: Callable[[str], bool] | None) -> tuple[tuple[Stream, ...], np.ndarray]:
+    def decode_rows(self, ready: Callable[[Stream], bool] | None) -> tuple[tuple[Stream, ...], np.ndarray]:
         """Streams whose next text row is known, whose sink is ready and that may still speak.
 
         Gives them with their control rows int64 [n, 4] and counts the step as launched for each.
@@ -76,7 +78,7 @@ class Scheduler:
             if stream.ended or stream.prefilling or stream.launched >= stream.limit:
                 continue
             text = stream.next_text(self._ids)
-            if text is None or (ready is not None and not ready(stream.stream_id)):
+            if text is None or (ready is not None and not ready(stream)):
                 continue
             streams.append(stream)
             rows.append((stream.slot, text, stream.prompt.rows + stream.launched, stream.launched))

@@ -32,6 +32,9 @@ class SlotBuffers:
     ints: torch.Tensor
 
 
+LOWEST_TEMPERATURE = 1e-5
+
+
 def allocate_slots(
     shape: TalkerShape, count: int, context: int, device: torch.device, dtype: torch.dtype
 ) -> SlotBuffers:
@@ -53,10 +56,12 @@ def allocate_slots(
 
 
 def sampling_columns(sampling: TalkerSampling, seed: int, position_delta: float) -> tuple[list[float], list[int]]:
-    """Values for one slot in the order of FLOATS and INTS. Temperature 0 makes the code predictor greedy too."""
-    predictor_temperature = sampling.predictor_temperature if sampling.temperature > 0 else 0.0
+    """Values for one slot in the order of FLOATS and INTS. Temperature 0, or one so small that it would overflow the
+    logits, makes the code predictor greedy too."""
+    temperature = sampling.temperature if sampling.temperature >= LOWEST_TEMPERATURE else 0.0
+    predictor_temperature = sampling.predictor_temperature if temperature > 0 else 0.0
     floats = [
-        float(sampling.temperature),
+        float(temperature),
         float(sampling.top_p),
         float(sampling.repetition_penalty),
         float(predictor_temperature),
