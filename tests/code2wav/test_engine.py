@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from python_backends.code2wav.config import Code2WavConfig
 from python_backends.code2wav.engine import Code2WavEngine
 from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest
 from python_backends.config.errors import InvalidRequest, Overloaded, ProtocolError, StageFailed
@@ -254,3 +255,37 @@ def test_dummy_weights_need_only_a_config(code2wav_checkpoint, sink, random_code
     run(engine)
     assert sink.waveform("s").std() > 0.01
     engine.close()
+
+
+def test_a_sink_that_refuses_a_failure_keeps_no_other_stream_from_its_own(make_engine, sink, random_codes):
+    engine, told = make_engine(), []
+    sink.failed = lambda stream_id, error: told.append(stream_id) or (_ for _ in ()).throw(ConnectionError("gone"))
+    for name in ("a", "b", "c"):
+        engine.add(Code2WavRequest(name))
+    engine.feed("a", np.full((2, 16), -1), finished=False)
+    run(engine)
+    engine.close()
+    assert told == ["a", "b", "c"]
+
+
+def test_a_sink_error_does_not_drop_the_next_stream_of_the_same_id(make_engine, sink, random_codes, reference):
+    engine, codes, audio = make_engine(), random_codes(5), sink.audio
+
+    def refuse_after_the_next_is_open(stream_id, samples, finish):
+        sink.audio = audio
+        engine.abort("a")
+        engine.add(Code2WavRequest("a"))
+        raise ConnectionError("gone")
+
+    sink.audio = refuse_after_the_next_is_open
+    engine.add(Code2WavRequest("a"))
+    engine.feed("a", codes, finished=True)
+    run(engine)
+    engine.feed("a", codes, finished=True)
+    run(engine)
+    np.testing.assert_allclose(sink.waveform("a"), reference(codes), atol=1e-5)
+
+
+def test_a_window_without_context_is_refused():
+    with pytest.raises(ValueError, match="sliding_window"):
+        Code2WavConfig(sliding_window=1)

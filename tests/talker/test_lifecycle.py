@@ -11,7 +11,7 @@ from python_backends.config.stage import ChunkSchedule
 from python_backends.talker import engine as engine_module
 from python_backends.talker.engine import TalkerEngine
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.request import TalkerRequest, TextChunk
+from python_backends.talker.request import MultimodalPrompt, TalkerRequest, TextChunk
 from tests.talker.fake_runner import FakeRunner, expected_codes
 from tests.talker.oracle import USER, chat
 from tests.talker.sinks import RecordingSink, drain
@@ -348,3 +348,73 @@ def test_long_prompts_are_computed_in_parts_between_decodes(make):
     assert len(runner.prefilled) == before + 1 and len(runner.steps) == steps + 1
     drain(engine, sink, ["a", "b"])
     assert all(sum(part.count for part in parts) <= 8 for parts in runner.prefilled)
+
+
+@pytest.mark.parametrize("ids", [None, [[1, 2]], ["x"], [float("nan")]], ids=str)
+def test_a_chunk_that_cannot_be_read_ends_its_stream_alone(make, ids):
+    engine, sink, _ = make()
+    for name in ("bad", "good"):
+        engine.add(request(name, frames=2))
+    engine.feed("bad", TextChunk(ids, True, PROMPT))
+    engine.feed("good", chunk([1], finished=True, first=True))
+    drain(engine, sink, ["bad", "good"])
+    assert isinstance(sink.of("bad").errors[0], InvalidRequest) and not sink.of("good").errors
+
+
+IMAGE, VISION_START, VISION_END = 151655, 151652, 151653
+PICTURE = np.array(chat((USER, [VISION_START, *[IMAGE] * 4, VISION_END, 5])), dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "grid", "field"),
+    [
+        (np.full((4, 32), np.nan, np.float32), [[1, 4, 4]], "multimodal.hidden_rows"),
+        (np.full((4, 32), np.inf, np.float32), [[1, 4, 4]], "multimodal.hidden_rows"),
+        (np.full((4, 32), "x"), [[1, 4, 4]], "multimodal.hidden_rows"),
+        (np.zeros((4, 32), np.float32), [[1, 6, 4]], "multimodal"),
+        (np.zeros((4, 32), np.float32), [[1, 2, 2]], "multimodal"),
+        (np.zeros((4, 32), np.float32), [[float("inf"), 4, 4]], "multimodal"),
+    ],
+    ids=["nan", "inf", "text", "large grid", "small grid", "infinite grid"],
+)
+def test_media_that_do_not_fit_end_their_stream(make, rows, grid, field):
+    engine, sink, _ = make()
+    width = engine._shape.thinker_hidden
+    rows = np.resize(rows, (4, width))
+    media = MultimodalPrompt(np.flatnonzero(PICTURE == IMAGE), rows, image_grid_thw=np.array(grid))
+    engine.add(request("bad", frames=2))
+    engine.feed("bad", TextChunk(np.array([1], np.int32), True, PICTURE, media))
+    fits = MultimodalPrompt(media.positions, np.zeros((4, width), np.float32), image_grid_thw=np.array([[1, 4, 4]]))
+    engine.add(request("good", frames=2))
+    engine.feed("good", TextChunk(np.array([1], np.int32), True, PICTURE, fits))
+    drain(engine, sink, ["bad", "good"])
+    assert sink.of("bad").errors[0].field == field and not sink.of("good").errors
+
+
+def test_streams_that_end_while_they_wait_for_a_slot_are_forgotten(make):
+    engine, sink, _ = make(max_num_seqs=1, max_waiting=4)
+    engine.add(request("holds"))
+    engine.feed("holds", chunk([], first=True))
+    settle(engine)
+    for number in range(20):
+        engine.add(request(f"s{number}"))
+        engine.feed(f"s{number}", chunk([1], first=True))
+        engine.step()
+        engine.abort(f"s{number}")
+    engine.step()
+    assert engine.stats()["waiting"] == 0 and engine.stats()["open"] == 1
+
+
+def test_a_sink_that_cannot_say_whether_it_is_ready_fails_that_stream_alone(make):
+    class Sink(RecordingSink):
+        def ready(self, stream_id: str) -> bool:
+            if stream_id == "bad":
+                raise ConnectionError("gone")
+            return True
+
+    engine, sink, _ = make(Sink())
+    for name in ("bad", "good"):
+        engine.add(request(name, frames=3))
+        engine.feed(name, chunk([1], finished=True, first=True))
+    drain(engine, sink, ["bad", "good"])
+    assert isinstance(sink.of("bad").errors[0], StageFailed) and not sink.of("good").errors
