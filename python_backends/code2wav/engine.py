@@ -265,7 +265,8 @@ class Code2WavEngine:
 
     def _release(self, stream: Stream) -> None:
         """Take the stream out of scheduling; its slot goes to the next one that waits. The lock is held."""
-        if self._running.pop(stream.stream_id, None) is not None:
+        if self._running.get(stream.stream_id) is stream:
+            del self._running[stream.stream_id]
             self._free_slots.append(stream.slot)
             stream.slot = None
         elif stream in self._waiting:
