@@ -125,10 +125,13 @@ def _check_stages(keys: DeployKeys, stages: dict[str, StageKeys]) -> None:
     if keys.modalities is not None and "audio" in keys.modalities and "talker" not in stages:
         raise SchemaError("modalities", "audio needs stages 1 and 2, and this configuration has only stage 0")
     for name, stage in stages.items():
-        for at in (*stage.input_connectors.values(), *stage.output_connectors.values()):
-            if at not in keys.connectors:
-                known = ", ".join(keys.connectors) or "none is defined"
-                raise SchemaError(f"{_where(stage)}.input_connectors", f"unknown connector {at!r}; connectors: {known}")
+        _check_connectors(stage, keys)
+        if stage.num_replicas is not None and stage.replicas not in (1, stage.num_replicas):
+            raise SchemaError(
+                f"{_where(stage)}.num_replicas", f"is {stage.num_replicas}, and replicas {stage.replicas}"
+            )
+        if name != "thinker" and stage.load_format not in (None, "auto", "dummy"):
+            raise SchemaError(f"{_where(stage)}.load_format", f"must be auto or dummy, got {stage.load_format!r}")
         if keys.async_chunk and name != "thinker":
             before = stages[STAGES[stage.stage_id - 1]]
             if _connector_between(before, stage) is None:
@@ -137,6 +140,21 @@ def _check_stages(keys: DeployKeys, stages: dict[str, StageKeys]) -> None:
                     f"async_chunk needs a connector between two stages: set from_stage_{before.stage_id} to one of "
                     f"`connectors`, or async_chunk to false",
                 )
+
+
+def _check_connectors(stage: StageKeys, keys: DeployKeys) -> None:
+    sides = (
+        ("input_connectors", stage.input_connectors, f"from_stage_{stage.stage_id - 1}", stage.stage_id > 0),
+        ("output_connectors", stage.output_connectors, f"to_stage_{stage.stage_id + 1}", stage.stage_id < 2),
+    )
+    for side, connectors, allowed, exists in sides:
+        for end, name in connectors.items():
+            where = f"{_where(stage)}.{side}"
+            if end != allowed or not exists:
+                raise SchemaError(where, f"unknown key {end!r}; " + (f"allowed: {allowed}" if exists else "none here"))
+            if name not in keys.connectors:
+                known = ", ".join(keys.connectors) or "none is defined"
+                raise SchemaError(where, f"unknown connector {name!r}; connectors: {known}")
 
 
 def _connector_between(before: StageKeys | None, after: StageKeys | None) -> str | None:

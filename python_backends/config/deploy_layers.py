@@ -17,6 +17,16 @@ class DeployError(ValueError):
     """The deploy YAML is wrong; the message names file, key and what is allowed."""
 
 
+class OnceLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of several values of one key; a person who wrote two would never know."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        names = [item.value for item, _ in node.value if isinstance(item, yaml.ScalarNode) and item.value != "<<"]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"{twice}: is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def profile_names() -> list[str]:
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
@@ -36,7 +46,7 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> dict:
     if path.resolve() in seen:
         raise DeployError(f"{path}: base_config: the files refer to each other in a circle")
     try:
-        body = yaml.safe_load(path.read_text())
+        body = yaml.load(path.read_text(), OnceLoader)  # a safe loader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DeployError(f"{path}: {error}") from None
     if not isinstance(body, dict):

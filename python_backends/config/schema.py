@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
@@ -48,7 +50,7 @@ def number(low: float, high: float | None = None) -> Kind:
 
     def accept(value: Any) -> bool:
         is_number = _is_integer(value) or isinstance(value, float)
-        return is_number and value > low and (high is None or value <= high)
+        return is_number and math.isfinite(value) and value > low and (high is None or value <= high)
 
     return Kind(f"a number, {bounds}", accept)
 
@@ -63,6 +65,19 @@ def one_of(*allowed: str) -> Kind:
 
 def mapping(of: str) -> Kind:
     return Kind(f"a mapping of {of}", lambda v: isinstance(v, dict) and all(isinstance(name, (str, int)) for name in v))
+
+
+def variables() -> Kind:
+    def accept(value: Any) -> bool:
+        return isinstance(value, dict) and all(
+            isinstance(name, str)
+            and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+            and isinstance(item, (str, int, float))
+            and "\0" not in str(item)
+            for name, item in value.items()
+        )
+
+    return Kind("a mapping of environment variables", accept)
 
 
 def listing(of: str, accept: Callable[[Any], bool]) -> Kind:

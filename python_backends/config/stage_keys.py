@@ -20,6 +20,7 @@ from python_backends.config.schema import (
     parse_section,
     text,
     unknown_key,
+    variables,
 )  # fmt: skip
 
 STAGES = ("thinker", "talker", "code2wav")
@@ -70,7 +71,7 @@ class StageKeys:
         "`predictor_top_k`, `predictor_top_p`. Stage 2 samples nothing.",
         {},
     )
-    env: dict = key(mapping("environment variables"), "Set in the engine process before it touches a device.", {})
+    env: dict = key(variables(), "Set in the engine process before it touches a device.", {})
     engine_options: dict = key(
         mapping("options"),
         "Fields of the engine's own options that have no key here (`ThinkerOptions`, `TalkerOptions`, "

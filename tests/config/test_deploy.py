@@ -195,6 +195,8 @@ def test_replicas_share_out_the_devices(on):
         (["max_in_flight=0"], "max_in_flight: must be an integer, at least 1, got 0"),
         (["timeouts.total_s=-1"], "timeouts.total_s: must be a number, above 0, got -1"),
         (["timeouts.lunch_s=1"], "timeouts.lunch_s: unknown key"),
+        (["timeouts.total_s=.inf"], "timeouts.total_s: must be a number, above 0, got inf"),
+        (["stages.1.env={'A=B': x}"], "env: must be a mapping of environment variables"),
         (["stages.1.max_num_seqs=many"], "max_num_seqs: must be an integer"),
         (["stages.1.devices=1"], "devices: must be a string such as"),
         (["stages.1.max_num_seq=3"], "max_num_seq: unknown key; did you mean max_num_seqs"),
@@ -217,6 +219,11 @@ def test_unknown_keys_and_wrong_types_name_the_key_and_what_is_allowed(on, writt
     ("settings", "message"),
     [
         (["stages.1.input_connectors={from_stage_0: post}"], "unknown connector 'post'; connectors: data_plane"),
+        (["stages.2.input_connectors.from_stage_0=data_plane"], "unknown key 'from_stage_0'; allowed: from_stage_1"),
+        (["stages.1.output_connectors.to_stage_2=post"], "output_connectors: unknown connector 'post'"),
+        (["stages.2.output_connectors.to_stage_3=data_plane"], "unknown key 'to_stage_3'; none here"),
+        (["stages.1.replicas=2", "stages.1.num_replicas=3"], "num_replicas: is 3, and replicas"),
+        (["stages.1.load_format=foo"], "load_format: must be auto or dummy, got 'foo'"),
         (["stages.0.devices='1'", "stages.1.gpu_memory_utilization=0.6"],
          r"device 1 is asked for 1.5 of its memory: 0.9 \(thinker\) \+ 0.6 \(talker\)"),
         (["stages.1.replicas=2", "stages.1.gpu_memory_utilization=0.6"], "device 1 is asked for 1.2"),
@@ -250,6 +257,7 @@ def test_impossible_combinations_are_refused(on, settings, message):
         ({"stages": {}}, "must be a list of stages"),
         ({"base_config": "moon"}, "no such file, and no profile of that name; profiles: cpu, one_gpu"),
         ("async_chunk: [", "deploy.yaml"),
+        ("max_in_flight: 3\nmax_in_flight: 4", "max_in_flight: is given twice"),
         ("- 1", "must be a mapping"),
     ],
 )  # fmt: skip
