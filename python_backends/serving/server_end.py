@@ -23,7 +23,7 @@ def end_the_server(stub_of: str, at_once: bool = False) -> None:
 
 def announce(runtime_dir: Path, instance: str) -> None:
     """Let the stages know that the model that answers clients serves now; `withdraw` when it is unloaded."""
-    (runtime_dir / f"{instance}{_ALIVE}").write_text(str(os.getpid()))
+    (runtime_dir / f"{instance}{_ALIVE}").write_text(f"{os.getpid()} {_started(_TRITON)}")
 
 
 def withdraw(runtime_dir: Path, instance: str) -> None:
@@ -52,20 +52,34 @@ class AnsweringModels:
     @staticmethod
     def _has_died(path: Path) -> bool:
         try:
-            pid = path.read_text()
-        except OSError:
+            pid, server = path.read_text().split()
+        except (OSError, ValueError):  # withdrawn, or not written yet
             return False
-        # Asked once more: it may have withdrawn and ended since.
-        return bool(pid) and not _runs(pid) and path.exists()
+        # Another server of the same process id, such as a container's, may have left its word when it was killed.
+        if server != _started(_TRITON) or _runs(int(pid)):
+            return False
+        return path.exists()  # asked once more: it may have withdrawn and ended since
 
     def close(self) -> None:
         self._closed.set()
         self._thread.join(2)
 
 
-def _runs(pid: str) -> bool:
+def _facts(pid: int) -> list[str]:
+    """State, parent and so on of a process, as /proc has them; raises OSError when it is gone."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks since the machine was."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return _facts(pid)[19]
+    except OSError:
+        return "gone"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return _facts(pid)[0] not in "ZX"  # tritonserver does not wait for stubs that die: they stay as zombies
     except OSError:
         return False
-    return state not in "ZX"  # tritonserver does not wait for the stubs that die: they stay as zombies
