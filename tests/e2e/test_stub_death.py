@@ -8,12 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from tests.e2e.test_profiles_rules import ENDLESS, PROFILE, Running, code_of, played_server, until
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
+from tests.e2e.test_profiles_rules import ENDLESS, PROFILE, Running, code_of, parent_of, played_server, until
+from tests.server import STAGES, wait_until
 
 SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["stages"]]}
 
@@ -28,44 +24,43 @@ def stub_of(server, model: str) -> int:
     raise AssertionError(f"no stub of {model}")
 
 
+def engines_of(server) -> list[int]:
+    return [server.status(stage)["pid"] for stage in STAGES]
+
+
+def ends_of_streams(server, stub: int) -> list[str]:
+    """Kill a stub while two streams run: the codes with which these end, within two seconds."""
+
+    async def run():
+        async with Running(server.url) as running:
+            tasks = running.start(ENDLESS, ENDLESS)
+            await until(lambda: server.status("code2wav")["open"] == 2)
+            os.kill(stub, signal.SIGKILL)
+            killed = time.monotonic()
+            codes = [(await code_of(task, 5)).code for task in tasks]
+            assert time.monotonic() - killed < 2
+            return codes
+
+    return asyncio.run(run())
+
+
+def gone(processes: list[int]) -> bool:
+    return not any(os.path.exists(f"/proc/{pid}") for pid in processes)
+
+
 def test_a_killed_stub_of_the_answering_model_ends_the_server(tiny_checkpoint, tmp_path):
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
-        engines = [server.status(stage)["pid"] for stage in ("thinker", "talker", "code2wav")]
-
-        async def run():
-            async with Running(server.url) as running:
-                tasks = running.start(ENDLESS, ENDLESS)
-                await until(lambda: server.status("code2wav")["open"] == 2)
-                os.kill(stub_of(server, "qwen3_omni"), signal.SIGKILL)
-                killed = time.monotonic()
-                codes = [(await code_of(task, 5)).code for task in tasks]
-                return codes, time.monotonic() - killed
-
-        codes, seconds = asyncio.run(run())
-        assert codes == ["disconnected"] * 2 and seconds < 2
+        engines = engines_of(server)
+        assert ends_of_streams(server, stub_of(server, "qwen3_omni")) == ["disconnected"] * 2
         server.process.wait(10)
         assert "a stub of qwen3_omni_0_0 died" in server.log.read_text(errors="replace")
-        until_gone = time.monotonic() + 5
-        while any(os.path.exists(f"/proc/{pid}") for pid in engines):
-            assert time.monotonic() < until_gone
-            time.sleep(0.05)
+        wait_until(lambda: gone(engines), 5, "the engines have ended")
 
 
 def test_a_killed_stub_ends_its_streams_and_then_the_server(tiny_checkpoint, tmp_path):
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
-        engines = [server.status(stage)["pid"] for stage in ("thinker", "talker", "code2wav")]
-
-        async def run():
-            async with Running(server.url) as running:
-                tasks = running.start(ENDLESS, ENDLESS)
-                await until(lambda: server.status("code2wav")["open"] == 2)
-                os.kill(parent_of(engines[2]), signal.SIGKILL)
-                killed = time.monotonic()
-                codes = [(await code_of(task, 5)).code for task in tasks]
-                return codes, time.monotonic() - killed
-
-        codes, seconds = asyncio.run(run())
-        assert codes == ["stage_failed"] * 2 and seconds < 2
+        engines = engines_of(server)
+        assert ends_of_streams(server, stub_of(server, "code2wav")) == ["stage_failed"] * 2
         server.process.wait(30)
         assert "a stub of code2wav died" in server.log.read_text(errors="replace")
-    assert not [pid for pid in engines if os.path.exists(f"/proc/{pid}")]
+    assert gone(engines)

@@ -41,10 +41,12 @@ def test_a_stub_that_died_ends_the_server(tmp_path, ended, watch):
     assert ended[0] == ("qwen3_omni_0_0", True)
 
 
-def test_a_stub_that_withdrew_may_end(tmp_path, ended, watch):
+def test_a_stub_that_withdrew_may_end(tmp_path, watch):
     server_end.announce(tmp_path, "qwen3_omni_0_0")
+    path = tmp_path / "qwen3_omni_0_0.alive"
+    assert path.exists()
     server_end.withdraw(tmp_path, "qwen3_omni_0_0")
-    assert not list(tmp_path.iterdir())
+    assert not path.exists() and not watch._has_died(path)
 
 
 def test_what_an_earlier_server_left_says_nothing(tmp_path, watch):
