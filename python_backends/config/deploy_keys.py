@@ -135,6 +135,12 @@ class DeployKeys:
     max_queued: int = key(
         integer(0), "Requests that may wait beyond those; one more is refused at once with `overloaded`.", 256
     )
+    max_text_responses_per_s: float = key(
+        number(0),
+        "Over all streams: text deltas that come faster leave together, a stream's own at intervals of streams / this "
+        "many seconds. A stream's first text, its audio and its end never wait.",
+        5000.0,
+    )
     timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
     drain_timeout_s: float = key(
