@@ -54,6 +54,7 @@ LADDER = (
     Row("+ async output", _switches(True, True, True)),
     Row("+ replicas", _switches(True, True, True), replicas=2),
     Row("+ first chunk of 1 frame", _switches(True, True, True, 1)),
+    Row("+ chunks that grow", _switches(True, True, True, "auto")),
 )
 AS_IS = Row("as configured")
 

@@ -20,6 +20,7 @@ COLUMNS = {
     "requests_per_s": "requests/s",
     "audio_s_per_s": "audio s/s",
     "ttft_ms_mean": "TTFT mean (ms)",
+    "ttft_ms_p50": "p50",
     "ttft_ms_p99": "p99",
     "ttfp_ms_mean": "TTFP mean (ms)",
     "ttfp_ms_p50": "p50",
@@ -31,7 +32,16 @@ COLUMNS = {
     "latency_ms_p99": "p99",
     "under_run_requests": "requests with under-runs",
 }
-AGREEMENT = ("requests_per_s", "ttft_ms_mean", "ttfp_ms_mean", "rtf_mean", "latency_ms_mean")
+# Means of TTFT and TTFP hang on how a driver starts: all at once as ours, or one after the other.
+AGREEMENT = (
+    "requests_per_s",
+    "ttft_ms_mean",
+    "ttft_ms_p50",
+    "ttfp_ms_mean",
+    "ttfp_ms_p50",
+    "rtf_mean",
+    "latency_ms_mean",
+)
 
 
 def cell(value: object) -> str:

@@ -47,7 +47,7 @@ def test_every_row_of_the_ladder_is_a_valid_configuration(tmp_path):
         path.write_text(yaml.safe_dump(ladder.deploy_yaml("cpu", row, "dummy")))
         config = load_deploy_config(path)
         assert all("dummy" in str(replica.options) for item in config.replicas.values() for replica in item)
-        schedule = (config.schedule.initial, config.schedule.steady)
+        schedule = ("auto" if config.adaptive_first_chunk else config.schedule.initial, config.schedule.steady)
         keys = config.keys
         switches.append(
             (keys.cuda_graphs, keys.async_chunk, keys.async_output, len(config.replicas["talker"]), schedule)
@@ -59,6 +59,7 @@ def test_every_row_of_the_ladder_is_a_valid_configuration(tmp_path):
         (True, True, True, 1, (4, 25)),
         (True, True, True, 2, (4, 25)),
         (True, True, True, 1, (1, 25)),
+        (True, True, True, 1, ("auto", 25)),
     ]
 
 
