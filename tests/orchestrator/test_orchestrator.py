@@ -289,12 +289,13 @@ def test_close_ends_every_stream_with_an_error(stages, tmp_path):
 
 
 def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orchestrator, stages):
+    """At most three calls for the request whose turn it is, three for all that came meanwhile, one for text alone."""
     stages.may_open.clear()
     first = ask(orchestrator, modalities=["text"])
     burst = [ask(orchestrator) for _ in range(10)]
     stages.may_open.set()
     stages.wait_opened(1 + 3 * 10)
-    assert len(stages.calls) <= 6 and sum(count for _, count in stages.calls) == 31
+    assert len(stages.calls) <= 7 and sum(count for _, count in stages.calls) == 31
     for name, payload in list(stages.opened):
         meta = {"text": "", "reason": "stop", "usage": {}}
         tensors = {"audio": np.empty(0, np.float32)}
@@ -303,6 +304,31 @@ def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orch
         )
         stages.sender.send(payload["reply"], [chunk])
     assert len({responder.wait()["id"] for responder in [first, *burst]}) == 11
+
+
+def test_text_alone_does_not_wait_for_a_talker_that_hangs(stages, tmp_path):
+    hangs, released = threading.Event(), threading.Event()
+
+    def open_stage(name, payloads):
+        if name == "talker":
+            hangs.set()
+            released.wait(5)
+        return stages.open(name, payloads)
+
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/hung", open_stage, ChunkSchedule(4, 25))
+    try:
+        spoken = ask(orchestrator)
+        assert hangs.wait(5)
+        silent = ask(orchestrator, modalities=["text"])
+        stages.wait_opened(2)
+        assert [name for name, _ in stages.opened] == ["code2wav", "thinker"]
+        stages.finish("thinker", 0, "text", text="Yes")
+        assert silent.wait()["finish_reason"] == "stop" and spoken.result is None
+        released.set()
+        stages.wait_opened(4)
+    finally:
+        released.set()
+        orchestrator.close()
 
 
 def test_a_stage_that_cannot_be_asked_fails_the_streams_and_frees_the_others(orchestrator, stages):
