@@ -139,7 +139,7 @@ class DeployKeys:
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
     drain_timeout_s: float = key(
         number(0),
-        "At shutdown, how long running requests may go on. Keep Triton's `--exit-timeout-secs` above it.",
+        "At shutdown, how long running requests may go on. It must be below Triton's `--exit-timeout-secs`.",
         3.0,
     )
     warmup: bool = key(boolean(), "Run a request through every replica before the server reports ready.", True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import triton_python_backend_utils as pb_utils
 
 from python_backends.config.deploy import DeployConfig
 from python_backends.config.errors import OmniError, ShuttingDown
+from python_backends.config.exit_timeout import check_drain_time, command_line_of
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
@@ -52,6 +54,7 @@ class OmniModel:
     def _start(self, deploy: DeployConfig) -> None:
         for note in deploy.notes:
             log.info("%s: %s", deploy.path, note)
+        check_drain_time(deploy, command_line_of(os.getppid()))  # tritonserver is the stub's parent
         # Triton allows no BLS call before `initialize` has returned: until then streams are opened directly.
         stages = {name: Replicas(self._runtime_dir, name) for name in deploy.stages}
         self._open_stage = lambda name, payloads: stages[name].open(payloads)
