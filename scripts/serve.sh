@@ -163,6 +163,9 @@ ARGUMENTS+=(
     "$@"
 )
 
+# Without a fixed threshold glibc raises it to the largest piece that was freed, and then keeps the memory of answers that
+# were read late: max_unread_gb would go on to refuse requests.
+export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 say "serving $OMNI_MODEL on gRPC port $GRPC_PORT"
 # A session of its own keeps a terminal's Ctrl-C from the stubs, which must outlive the requests that they serve; the
 # death signal ends the server when this script is killed.

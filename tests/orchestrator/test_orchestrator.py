@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
-from python_backends.config.errors import InvalidRequest, OmniError
+from python_backends.config.errors import InvalidRequest, OmniError, Overloaded
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
@@ -166,6 +166,22 @@ def test_an_audio_only_request_gets_no_text(orchestrator, stages):
 def test_a_bad_request_opens_nothing(orchestrator, stages):
     responder = ask(orchestrator, colour=1)
     assert isinstance(responder.wait(), InvalidRequest) and not stages.opened
+
+
+def test_while_the_server_can_take_nothing_new_requests_are_refused_and_the_others_go_on(stages, tmp_path):
+    refusals = []
+    orchestrator = Orchestrator(
+        f"ipc://{tmp_path}/full", stages.open, ChunkSchedule(4, 25), refusal=lambda: next(iter(refusals), None)
+    )
+    running = ask(orchestrator, stages, modalities=["text"])
+    refusals.append(Overloaded("full; retry after 5 s"))
+    assert ask(orchestrator, modalities=["text"]).wait().code == "overloaded"
+    assert len(stages.opened) == 1
+    stages.finish("thinker", 0, "text", text="Yes")
+    assert running.wait()["finish_reason"] == "stop"
+    refusals.clear()
+    ask(orchestrator, stages, modalities=["text"])
+    orchestrator.close()
 
 
 def test_a_refusal_frees_the_stages_opened_before(orchestrator, stages):
