@@ -2,8 +2,8 @@
 
     python -m python_backends.config.exit_timeout [-- OPTIONS OF TRITONSERVER]
 
-prints for the deploy configuration that `OMNI_DEPLOY_CONFIG` names the exit timeout, or that of the options if they have
-one, and after how long a server that has not ended is to be killed; both in whole seconds.
+prints two times in whole seconds for the deploy configuration that `OMNI_DEPLOY_CONFIG` names: the exit timeout (that
+of the options if they have one), and how long after the signal a server that has not ended is to be killed.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ class Orchestrator:
     """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread a set of
     stages opens streams, one receives chunks, a few answer clients, one frees stages of streams that ended early.
 
-    `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its reply, with at least `data` (where
-    its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
-    OmniError when the stage cannot be asked. `give_up(stage)`: a part of the server died that nothing brings back.
-    `refusal()`: why the server can take no new request now, if so.
+    `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its
+    reply, with at least `data` (where its chunks go) and `instance` (which process serves it), or the OmniError that it
+    was refused with; it raises OmniError when the stage cannot be asked. `give_up(stage)`: a part of the server died
+    that nothing brings back. `refusal()`: why the server can take no new request now, if so.
     """
 
     def __init__(

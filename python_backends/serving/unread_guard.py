@@ -1,4 +1,4 @@
-"""Bounds what clients cost that do not read: tritonserver keeps each answer until it is read, and tells no model of it."""
+"""Bounds what clients cost that do not read: tritonserver keeps each answer until it is read, and tells no model."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ class UnreadGuard:
             self._give_up(f"{self._reason(grown_gb)}, and that for {self._limits.stuck_s:g} s with nothing in flight")
 
     def _reason(self, grown_gb: float) -> str:
-        limit = self._limits.grown_gb
         return (
-            f"answers that clients do not read hold {grown_gb:.2f} GB of the server's memory (max_unread_gb {limit:g})"
+            f"the server holds {grown_gb:.2f} GB more than at its start, as when clients do not read their answers "
+            f"(max_unread_gb {self._limits.grown_gb:g})"
         )
 
     def _run(self) -> None:

@@ -48,7 +48,7 @@ def test_beyond_the_limit_requests_are_refused_and_below_it_taken_again(world):
     assert [world.look(grown) for grown in (0.0, 3.9, 4.1, 9.0, 3.9, 4.1)] == [False, False, True, True, False, True]
     refused = world.guard.refusal()
     assert refused.code == "overloaded"
-    for words in ("do not read hold 4.10 GB", "max_unread_gb 4", "retry after 5 s"):
+    for words in ("holds 4.10 GB more than at its start", "max_unread_gb 4", "retry after 5 s"):
         assert words in str(refused)
 
 
@@ -93,7 +93,7 @@ def test_the_log_has_a_line_every_ten_seconds_at_most(world, caplog):
     refused = [record for record in caplog.records if "new requests are refused" in record.message]
     taken = [record for record in caplog.records if "taken again" in record.message]
     assert len(refused) == 3 and len(taken) == 3
-    assert "hold 5.00 GB" in refused[0].message
+    assert "holds 5.00 GB" in refused[0].message
 
 
 def test_memory_that_cannot_be_read_refuses_nobody(world, caplog):
