@@ -24,9 +24,12 @@ def end_the_server(stub_of: str, at_once: bool = False) -> None:
 
 
 def end_the_full_server(reason: str) -> None:
-    """Tell tritonserver to stop because it can serve nobody with the memory that it has left."""
+    """Take tritonserver down because it can serve nobody with the memory that it has left.
+
+    Nothing is in flight, and one that is told to stop would wait for clients that do not read, for ever perhaps.
+    """
     log.critical("%s: the server ends", reason)
-    _signal(signal.SIGTERM)
+    _signal(signal.SIGKILL)
 
 
 def server_process() -> int:
