@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from tests.e2e.test_profiles_rules import PROFILE, Running, played_server, request
+from tests.e2e.test_profiles_rules import PROFILE, Running, played_server, request, until
 
 SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["stages"]]}
 SPOKEN, WRITTEN = request(5), request(5, modalities=["text"])
@@ -19,20 +19,22 @@ def test_text_alone_is_answered_while_the_talker_hangs(tiny_checkpoint, tmp_path
 
         async def run():
             async with Running(server.url) as running:
-                spoken = running.start(SPOKEN)[0]
-                await asyncio.sleep(0.5)  # by now it is being opened
+                speaking = running.start(request(300, 300))[0]
+                await until(lambda: server.status("code2wav")["open"] == 1)
+                os.kill(talker, signal.SIGSTOP)
+                opening = running.start(SPOKEN)[0]
+                await asyncio.sleep(0.5)  # by now it waits for the Talker
                 asked = time.monotonic()
                 for _ in range(3):
                     assert await asyncio.wait_for(running.start(WRITTEN)[0], 2)
                 seconds = time.monotonic() - asked
-                assert not spoken.done()
+                assert not speaking.done() and not opening.done()
                 os.kill(talker, signal.SIGCONT)
-                return seconds, await asyncio.wait_for(spoken, 10)
+                return seconds, await asyncio.wait_for(asyncio.gather(speaking, opening), 10)
 
-        os.kill(talker, signal.SIGSTOP)
         try:
-            seconds, answer = asyncio.run(run())
+            seconds, answers = asyncio.run(run())
         finally:
             os.kill(talker, signal.SIGCONT)
-        assert seconds < 2 and answer, "the one that speaks is served once the Talker goes on"
+        assert seconds < 2 and all(answers), "those that speak are served once the Talker goes on"
         server.wait_idle(5)
