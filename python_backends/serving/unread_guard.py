@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.05
 LOG_EVERY_S = 10.0
 RETRY_S = 5
+_FALLS = 0.01  # of the limit: by less, nobody is reading
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -42,9 +43,9 @@ class UnreadGuard:
     """Refuses new requests while the server's memory has grown beyond a limit since `arm`.
 
     `memory()` is looked at by a thread every 50 ms, so that a request costs nothing. What runs goes on. Memory that
-    stays up with nothing in flight (`is_idle`) is held by clients that stay and do not read, or lost: Triton 2.51
-    mostly loses what was unread on a stream that its client ends. No request can be served then until the server is
-    started again, so `give_up(reason)` is called, once.
+    stays up with nothing in flight (`is_idle`), and does not fall as when somebody reads after all, is held by clients
+    that stay and do not read, or lost: Triton 2.51 mostly loses what was unread on a stream that its client ends. No
+    request can be served then until the server is started again, so `give_up(reason)` is called, once.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class UnreadGuard:
         self._baseline: int | None = None
         self._grown_gb: float | None = None
         self._stuck_since: float | None = None
+        self._stuck_gb = 0.0
         self._logged_at: dict[int, float] = {}
         self._has_given_up = False
         self._closed = threading.Event()
@@ -107,8 +109,8 @@ class UnreadGuard:
     def _look_for_an_end(self, now: float, grown_gb: float) -> None:
         if not self._is_idle():
             self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = now
+        elif self._stuck_since is None or grown_gb < self._stuck_gb - _FALLS * self._limits.grown_gb:
+            self._stuck_since, self._stuck_gb = now, grown_gb
         elif now - self._stuck_since >= self._limits.stuck_s and not self._has_given_up:
             self._has_given_up = True
             self._give_up(f"{self._reason(grown_gb)}, and that for {self._limits.stuck_s:g} s with nothing in flight")

@@ -72,17 +72,21 @@ def test_memory_that_stays_up_with_nothing_in_flight_ends_the_server_once(world)
     assert len(world.reasons) == 1 and "for 30 s with nothing in flight" in world.reasons[0]
 
 
-@pytest.mark.parametrize("change", ["it comes down", "a request runs"])
-def test_the_time_begins_anew_when(world, change):
+@pytest.mark.parametrize(
+    ("runs", "grown_gb", "ends_at"),
+    [(True, 5.0, 55), (False, 3.0, 55), (False, 4.9, 50), (False, 4.97, 30)],
+    ids=["a request runs", "it comes down", "somebody reads", "it only wavers"],
+)
+def test_the_time_begins_anew_when(world, runs, grown_gb, ends_at):
     world.is_idle = True
     world.look(5, at=0)
-    world.is_idle = change != "a request runs"
-    world.look(3 if change == "it comes down" else 5, at=20)
+    world.is_idle = not runs
+    world.look(grown_gb, at=20)
     world.is_idle = True
-    world.look(5, at=29)
-    world.look(5, at=58)
+    for at in range(25, ends_at):
+        world.look(max(4.9, grown_gb), at=at)
     assert not world.reasons
-    world.look(5, at=59)
+    world.look(max(4.9, grown_gb), at=ends_at)
     assert world.reasons
 
 
