@@ -147,6 +147,12 @@ class DeployKeys:
         "Triton does not give back what was unread when a client left.",
         30.0,
     )
+    max_text_responses_per_s: float = key(
+        number(0),
+        "Over all streams: text deltas that come faster leave together, a stream's own at intervals of streams / this "
+        "many seconds. A stream's first text, its audio and its end never wait.",
+        5000.0,
+    )
     timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
     drain_timeout_s: float = key(

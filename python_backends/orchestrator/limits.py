@@ -31,13 +31,17 @@ def _shorter(one: float | None, other: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one orchestrator. `stages` holds the most open streams of each stage that has such a limit."""
+    """Limits of one orchestrator. `stages` holds the most open streams of each stage that has such a limit.
+
+    `text_responses_per_s`: how many responses a second, over all streams, text may ask for; see Stream.urgent.
+    """
 
     max_in_flight: int = 128
     max_queued: int = 256
     stages: dict[str, int] = field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     drain_s: float = 3.0
+    text_responses_per_s: float = 5000.0
 
 
 def parse_timeouts(value: object) -> Timeouts:

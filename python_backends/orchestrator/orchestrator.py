@@ -69,7 +69,7 @@ class Orchestrator:
         self._stop = threading.Event()
         self._aborts: queue.SimpleQueue[tuple[str, OpenStage] | None] = queue.SimpleQueue()
         self._next_due_poll = 0.0
-        self._outlets = Outlets(self._answer)
+        self._outlets = Outlets(self._answer, lambda: len(self._streams) / self._limits.text_responses_per_s)
         self._opener = Opener(self._open)
         self._admission = Admission(self._limits, self._opener.put)
         self._threads = [
@@ -213,7 +213,6 @@ class Orchestrator:
     def _answer(self, stream: Stream) -> None:
         """Send what a stream has for its client; ask whether the client is still there when that is due."""
         with self._lock:
-            stream.queued = False
             answer = stream.answer()
             poll, stream.poll = stream.poll, False
         if answer is None:
@@ -279,7 +278,7 @@ class Orchestrator:
             if stream is None:
                 return
             open_stages = [o for o in stream.stages if o.name not in stream.finished]
-            stream.error = error
+            stream.error, stream.urgent = error, True
             self._outlets.put(stream)
         log.info("stream %s: %s: %s", stream_id, error.code, error)
         for opened in open_stages:

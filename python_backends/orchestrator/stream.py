@@ -70,8 +70,9 @@ class Answer:
 class Stream:
     """State of one request between its arrival and its last response. Used under the orchestrator's lock.
 
-    `media`: raw media on their way to the Thinker; empty once it has them. `queued`: it waits for its outlet.
-    `answered`: its last response is made. `poll`: its client is to be asked for.
+    `media`: raw media on their way to the Thinker; empty once it has them. `queued`: it waits for its outlet; `urgent`:
+    it should not wait there for others' sake, `hurried`: its outlet was told so. `answered_at`: when the outlet last
+    served it. `answered`: its last response is made. `poll`: its client is to be asked for.
     """
 
     stream_id: str
@@ -86,6 +87,9 @@ class Stream:
     next_cancel_poll: float = 0.0
     ends_at: float | None = None
     queued: bool = False
+    urgent: bool = False
+    hurried: bool = False
+    answered_at: float = 0.0
     answered: bool = False
     poll: bool = False
     error: OmniError | None = None
@@ -100,10 +104,12 @@ class Stream:
     def complete(self) -> bool:
         return len(self.finished) == len(self.expected)
 
-    def mark(self, name: str) -> None:
-        """Record, once, the milliseconds from the request's arrival to an event."""
-        if name not in self.timings:
-            self.timings[name] = round((time.monotonic() - self.started) * 1000, 3)
+    def mark(self, name: str) -> bool:
+        """Record, once, the milliseconds from the request's arrival to an event. False when it is there already."""
+        if name in self.timings:
+            return False
+        self.timings[name] = round((time.monotonic() - self.started) * 1000, 3)
+        return True
 
     def overdue(self) -> str | None:
         """Which time limit has run out, in words."""
@@ -121,21 +127,24 @@ class Stream:
         """Note what a chunk brings; `answer` passes it on. Raises ProtocolError for a kind that no stage sends here."""
         if chunk.kind == "text":
             if chunk.meta["text"]:
-                self.mark("first_text")
+                self.urgent |= self.mark("first_text")
                 if self.request.wants_text:
                     self._text.append(chunk.meta["text"])
         elif chunk.kind == "audio":
             if chunk.tensors["audio"].size:
                 self.mark("first_audio")
+                self.urgent = True
                 self._audio.append(chunk.tensors["audio"])
         elif chunk.kind != "progress":
             raise ProtocolError(f"{chunk.source} sent a chunk of kind {chunk.kind}")
         if chunk.finished:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
+            self.urgent |= self.complete
 
     def answer(self) -> Answer | None:
         """What was taken since the last call, as one response; None once the last one is made."""
+        self.queued = self.urgent = self.hurried = False
         if self.answered:
             return None
         if self.error is not None:

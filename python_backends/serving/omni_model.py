@@ -117,7 +117,9 @@ def _limits(deploy: DeployConfig) -> Limits:
     keys = deploy.keys
     stages = {name: stage.max_in_flight for name, stage in deploy.stages.items() if stage.max_in_flight is not None}
     timeouts = Timeouts(keys.timeouts.queue_s, keys.timeouts.first_audio_s, keys.timeouts.total_s)
-    return Limits(keys.max_in_flight, keys.max_queued, stages, timeouts, keys.drain_timeout_s)
+    return Limits(
+        keys.max_in_flight, keys.max_queued, stages, timeouts, keys.drain_timeout_s, keys.max_text_responses_per_s
+    )
 
 
 def _open_by_call(name: str, payloads: list[dict]) -> list[dict | OmniError]:

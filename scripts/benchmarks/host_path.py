@@ -35,7 +35,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--burst", action="store_true", help="all streams start, and so end, in the same instant")
     parser.add_argument("--audio-format", default="float32", choices=("float32", "int16"))
     parser.add_argument("--serve", type=Path, default=SERVE, help=argparse.SUPPRESS)
+    parser.add_argument("--text-responses-per-s", type=float, help="max_text_responses_per_s (default: the server's)")
     parser.add_argument("--cores", type=int, nargs="+", help="processors the server may run on (default: all)")
+    parser.add_argument("--engine-cores", type=int, nargs="+", help="those of the generators (default: the same)")
     parser.add_argument("--keep-log", type=Path, help="write the server's log to this file")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
@@ -46,7 +48,8 @@ def deploy_config(args: argparse.Namespace) -> dict:
     frames = args.audio * args.frames
     steps = {0: args.seconds / args.text, 1: args.seconds / frames, 2: 0.0}
     chunks = {"initial_codec_chunk_frames": args.frames, "codec_chunk_frames": args.frames}
-    return {
+    paced = {"max_text_responses_per_s": args.text_responses_per_s} if args.text_responses_per_s else {}
+    return paced | {
         "connectors": {"data_plane": {"extra": chunks}},
         "stages": [
             {
@@ -88,8 +91,13 @@ def main() -> int:
         env = {
             "ENGINE_PYTHON": str(Path(__file__).parent / "host" / "engine_python"),
             "PLAYED_PYTHON": sys.executable,
+            "PLAYED_CORES": " ".join(map(str, args.engine_cores or ())),
         }
         log = args.keep_log or Path(directory) / "server.log"
+        if args.cores:
+            # The client must not get in the way of what it measures.
+            taken = {*args.cores, *(args.engine_cores or ())}
+            os.sched_setaffinity(0, os.sched_getaffinity(0) - taken or os.sched_getaffinity(0))
         rows, spread_s = [], 0.0 if args.burst else args.seconds
         with BenchServer(directory, log, deploy, env, 60, args.serve, args.cores) as server:
             run_load(server.url, message, 4, 8, args.frames)

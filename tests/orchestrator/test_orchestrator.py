@@ -147,6 +147,27 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
     assert all(stages.quiet(name) for name in stages.inboxes), "a finished stage needs no abort"
 
 
+def test_text_gathers_while_the_first_text_audio_and_the_end_leave_at_once(stages, tmp_path):
+    limits = Limits(text_responses_per_s=1 / 30)
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls", stages.open, ChunkSchedule(4, 25), limits=limits)
+    responder = ask(orchestrator, stages)
+    stages.send("thinker", 0, "text", meta={"text": "a"})
+    wait_until(lambda: responder.deltas == ["a"], 5, "the first text")
+    stages.send("thinker", 1, "text", meta={"text": "b"})
+    stages.send("thinker", 2, "text", meta={"text": "c"})
+    time.sleep(0.3)
+    assert responder.deltas == ["a"]
+    stages.send("code2wav", 0, "audio", tensors={"audio": np.ones(8, np.float32)})
+    wait_until(lambda: responder.deltas == ["a", "bc"] and len(responder.chunks) == 1, 5, "audio with the text before")
+    stages.send("code2wav", 1, "audio", tensors={"audio": np.ones(8, np.float32)})
+    wait_until(lambda: len(responder.chunks) == 2, 5, "more audio")
+    stages.finish("thinker", 3, "text", text="d")
+    stages.finish("talker", 0, "progress")
+    stages.finish("code2wav", 2, "audio")
+    assert "stages" in responder.wait() and responder.deltas == ["a", "bc", "d"] and responder.responses == 4
+    orchestrator.close()
+
+
 def test_a_text_only_request_touches_no_other_stage(orchestrator, stages):
     responder = ask(orchestrator, stages, modalities=["text"])
     assert [name for name, _ in stages.opened] == ["thinker"]

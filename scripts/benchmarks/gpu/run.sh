@@ -3,8 +3,8 @@
 #   run.sh PREFIX PROFILE OUT [options of run.py]
 # PREFIX: the unpacked bundle (env.sh, site/, triton/) and files/, a checkpoint's tokenizer and processor files.
 # Writes OUT/report.tar.gz and OUT/server.log.gz; prints the figures as they come. LIMIT: seconds after which it ends and
-# reports what it has. HOST_PATH=on: the host-path benchmark first, about 40 s. MEDIA=off: the Thinker without its audio
-# and vision towers. MPS=on: the engines share a GPU through CUDA's Multi-Process Service.
+# reports what it has. HOST_PATH=on: the host-path benchmark first, about 40 s, its server on HOST_CORES ("0 1"). MEDIA=off:
+# the Thinker without its audio and vision towers. MPS=on: the engines share a GPU through CUDA's Multi-Process Service.
 set -euo pipefail
 export BUNDLE=$1
 profile=$2 out=$3
@@ -20,9 +20,14 @@ shutil.copytree(pathlib.Path(yaml.__file__).parent, pathlib.Path(sys.argv[1]) / 
 P
 "$ENGINE_PYTHON" "$here/dummy_checkpoint.py" "$BUNDLE/checkpoint" --files "$BUNDLE/files" ${CONFIG:+--config "$CONFIG"}
 if [[ ${HOST_PATH:-off} == on ]]; then
-    # The host side alone on two processors; the client has the others.
-    PYTHONPATH=$PWD:$PYTHONPATH timeout --signal TERM 90 "$ENGINE_PYTHON" -m scripts.benchmarks.host_path --cores 0 1 \
-        --serve "$here/serve.sh" --concurrency 1 64 --seconds 0.55 --json "$out/host_path.json" || true
+    # The host side alone on two processors, the client elsewhere; first with the generators beside it, then without.
+    read -ra cores <<<"${HOST_CORES:-0 1}"
+    for engine_cores in "${cores[*]}" "4 5 6 7"; do
+        # shellcheck disable=SC2086
+        PYTHONPATH=$PWD:$PYTHONPATH timeout --signal TERM 90 "$ENGINE_PYTHON" -m scripts.benchmarks.host_path \
+            --cores "${cores[@]}" --engine-cores $engine_cores --serve "$here/serve.sh" --concurrency 1 64 \
+            --json "$out/host_path-${engine_cores// /-}.json" || true
+    done
 fi
 sets=(--set "${SETTINGS:-$here/bundle.yaml}")
 [[ ${MEDIA:-on} == on ]] || sets+=("$here/text_only.yaml")

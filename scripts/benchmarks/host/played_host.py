@@ -21,7 +21,9 @@ def _options(step_ms: float, **rest) -> played.PlayedOptions:
 
 
 def main() -> int:
-    """Put the generators where the stages import their engines from, and run the host."""
+    """Put the generators where the stages import their engines from, and run the host, on PLAYED_CORES if it is set."""
+    if cores := os.environ.get("PLAYED_CORES", "").split():
+        os.sched_setaffinity(0, map(int, cores))
     _module(
         "python_backends.thinker.engine",
         ThinkerEngine=played.PlayedThinker,
