@@ -141,6 +141,11 @@ else
     REPOSITORY=$(linked "$ROOT/model_repository" model_repository)
 fi
 
+# Triton must take longer to stop than running requests may go on then; options behind -- may say how long.
+TIMES=$("$STUB_ENV/bin/python" -m python_backends.config.exit_timeout -- "$@") ||
+    fail "The deploy configuration cannot be used, for the reason above."
+read -r EXIT_S KILL_S <<<"$TIMES"
+
 TRITON=$(installed_tritonserver)
 ARGUMENTS=()
 if [[ -z $TRITON ]]; then
@@ -150,7 +155,7 @@ if [[ -z $TRITON ]]; then
 fi
 # The configurations are complete: to complete them Triton starts, and ends, a stub of each model before its own.
 ARGUMENTS+=(
-    --model-repository "$REPOSITORY" --disable-auto-complete-config --exit-timeout-secs 20
+    --model-repository "$REPOSITORY" --disable-auto-complete-config --exit-timeout-secs "$EXIT_S"
     --grpc-address "$HOST" --grpc-port "$GRPC_PORT"
     --http-address "$HOST" --http-port "$HTTP_PORT"
     --metrics-address "$HOST" --metrics-port "$METRICS_PORT"
@@ -158,6 +163,9 @@ ARGUMENTS+=(
     "$@"
 )
 
+# Without a fixed threshold glibc raises it to the largest piece that was freed, and then keeps the memory of answers that
+# were read late: max_unread_gb would go on to refuse requests.
+export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 say "serving $OMNI_MODEL on gRPC port $GRPC_PORT"
 # A session of its own keeps a terminal's Ctrl-C from the stubs, which must outlive the requests that they serve; the
 # death signal ends the server when this script is killed.
@@ -170,11 +178,11 @@ while kill -0 "$SERVER" 2>/dev/null && [[ -z $STOPPING ]]; do
     wait "$SERVER" || true
 done
 # Triton 2.51 waits for connections that say nothing, after its exit timeout, and was seen to wait for ever.
-for ((tenths = 0; tenths < 250; tenths++)); do
+for ((tenths = 0; tenths < 10 * KILL_S; tenths++)); do
     kill -0 "$SERVER" 2>/dev/null || break
     sleep 0.1
 done
-kill -KILL "$SERVER" 2>/dev/null && say "the server did not end within 25 s and was killed"
+kill -KILL "$SERVER" 2>/dev/null && say "the server did not end within $KILL_S s and was killed"
 CODE=0
 wait "$SERVER" || CODE=$?
 exit "$CODE"

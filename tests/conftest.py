@@ -16,6 +16,8 @@ ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
 OWN_SERVER = (
     "test_profiles_rules",
     "test_stub_death",
+    "test_hung_talker",
+    "test_unread",
     "test_paths",
     "test_full_payload",
     "test_media",

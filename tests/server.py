@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 
 class Server:
-    """One server on free ports of 127.0.0.1. Use as a context manager."""
+    """One server on free ports of 127.0.0.1. Use as a context manager. `options`: more of tritonserver's own."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Server:
         ready_s: float = 600,
         env: dict[str, str] | None = None,
         root: Path = ROOT,
+        options: Sequence[str] = (),
     ) -> None:
         self.log, self._ready_s = log, ready_s
         self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
@@ -50,6 +51,8 @@ class Server:
         command += ["--http-port", self.http_port, "--metrics-port", self.metrics_port]
         if deploy_config is not None:
             command += ["--deploy-config", deploy_config]
+        if options:
+            command += ["--", *options]
         self._env = os.environ | (env or {})
         self._command = [str(word) for word in command]
 

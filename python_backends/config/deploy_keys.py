@@ -135,6 +135,18 @@ class DeployKeys:
     max_queued: int = key(
         integer(0), "Requests that may wait beyond those; one more is refused at once with `overloaded`.", 256
     )
+    max_unread_gb: float = key(
+        number(0),
+        "Growth of tritonserver's memory since the start, in GB (10^9 bytes), beyond which new requests are refused at "
+        "once with `overloaded`: Triton keeps each answer until its client has read it.",
+        4.0,
+    )
+    max_unread_s: float = key(
+        number(0),
+        "How long the memory may stay beyond that with nothing in flight. Then the server ends, to be started again: "
+        "Triton does not give back what was unread when a client left.",
+        30.0,
+    )
     max_text_responses_per_s: float = key(
         number(0),
         "Over all streams: text deltas that come faster leave together, a stream's own at intervals of streams / this "
@@ -145,7 +157,7 @@ class DeployKeys:
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
     drain_timeout_s: float = key(
         number(0),
-        "At shutdown, how long running requests may go on. Keep Triton's `--exit-timeout-secs` above it.",
+        "At shutdown, how long running requests may go on. It must be below Triton's `--exit-timeout-secs`.",
         3.0,
     )
     warmup: bool = key(boolean(), "Run a request through every replica before the server reports ready.", True)

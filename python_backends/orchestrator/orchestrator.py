@@ -32,12 +32,13 @@ GATHER = 512  # chunks that are merged at most before they are passed on
 
 
 class Orchestrator:
-    """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread opens,
-    one receives chunks, a few answer clients, one frees stages of streams that ended early.
+    """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread a set of
+    stages opens streams, one receives chunks, a few answer clients, one frees stages of streams that ended early.
 
-    `open_stage(name, payloads)` opens streams on a stage. It returns for each its reply, with at least `data` (where
-    its chunks go) and `instance` (which process serves it), or the OmniError that it was refused with; it raises
-    OmniError when the stage cannot be asked. `give_up(stage)`: a part of the server died that nothing brings back.
+    `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its
+    reply, with at least `data` (where its chunks go) and `instance` (which process serves it), or the OmniError that it
+    was refused with; it raises OmniError when the stage cannot be asked. `give_up(stage)`: a part of the server died
+    that nothing brings back. `refusal()`: why the server can take no new request now, if so.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Orchestrator:
         defaults: RequestDefaults | None = None,
         limits: Limits | None = None,
         give_up: Callable[[str], None] = lambda stage: None,
+        refusal: Callable[[], OmniError | None] = lambda: None,
     ) -> None:
         self._open_stage = open_stage
         self._give_up = give_up
+        self._refusal = refusal
         self._schedule = schedule
         self._adaptive = adaptive_first_chunk
         self._defaults = defaults
@@ -84,6 +87,9 @@ class Orchestrator:
 
         `media`: its raw media, see `split_media`. `unhurried`: no time limits.
         """
+        if (refused := self._refusal()) is not None:
+            responder.error(refused)
+            return
         try:
             request = parse_request(raw, self._defaults, media or {})
         except OmniError as error:

@@ -9,6 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from python_backends.config.deploy import DeployConfig
 from python_backends.config.errors import OmniError, ShuttingDown
+from python_backends.config.exit_timeout import check_drain_time, command_line_of
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
@@ -16,7 +17,13 @@ from python_backends.orchestrator.request import RequestDefaults
 from python_backends.orchestrator.warmup import warm_up
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
-from python_backends.serving.server_end import announce, end_the_server, withdraw
+from python_backends.serving.server_end import (
+    announce,
+    end_the_full_server,
+    end_the_server,
+    server_process,
+    withdraw,
+)
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
 from python_backends.serving.triton_io import (
     collect_what_triton_shares,
@@ -25,6 +32,7 @@ from python_backends.serving.triton_io import (
     media_tensors,
     request_bytes,
 )
+from python_backends.serving.unread_guard import UnreadGuard, UnreadLimits, anonymous_bytes_of
 
 log = logging.getLogger(__name__)
 # What Triton answers to a call on a model that it is about to unload.
@@ -42,6 +50,7 @@ class OmniModel:
         self._runtime_dir = runtime_dir()
         self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
         self._orchestrator: Orchestrator | None = None
+        self._guard: UnreadGuard | None = None
         try:
             self._start(deploy_config_of(args))
         except BaseException as error:
@@ -52,9 +61,16 @@ class OmniModel:
     def _start(self, deploy: DeployConfig) -> None:
         for note in deploy.notes:
             log.info("%s: %s", deploy.path, note)
+        check_drain_time(deploy, command_line_of(server_process()))
         # Triton allows no BLS call before `initialize` has returned: until then streams are opened directly.
         stages = {name: Replicas(self._runtime_dir, name) for name in deploy.stages}
         self._open_stage = lambda name, payloads: stages[name].open(payloads)
+        self._guard = UnreadGuard(
+            UnreadLimits(deploy.keys.max_unread_gb, deploy.keys.max_unread_s),
+            lambda: anonymous_bytes_of(server_process()),
+            lambda: not len(self._orchestrator),
+            end_the_full_server,
+        )
         try:
             self._orchestrator = Orchestrator(
                 f"ipc://{self._socket}",
@@ -64,6 +80,7 @@ class OmniModel:
                 RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
                 _limits(deploy),
                 end_the_server,
+                self._guard.refusal,
             )
             wait_for_stages(self._runtime_dir, stages, deploy)
             if deploy.keys.warmup:
@@ -72,6 +89,7 @@ class OmniModel:
             for replicas in stages.values():
                 replicas.close()
         self._open_stage = _open_by_call
+        self._guard.arm()
         announce(self._runtime_dir, self._socket.stem)
 
     def execute(self, requests: list) -> None:
@@ -85,6 +103,8 @@ class OmniModel:
             self._orchestrator.submit(raw, responder, media)
 
     def finalize(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
         if self._orchestrator is not None:
             self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it

@@ -1,4 +1,7 @@
-"""A stub that has died ends the whole server: Triton 2.51 does not start another, and every request would fail."""
+"""What ends the whole server because Triton 2.51 does not bring it back: a stub that died, memory that stays full.
+
+Whatever keeps servers running starts it again.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,28 @@ _ALIVE = ".alive"
 
 
 def end_the_server(stub_of: str, at_once: bool = False) -> None:
-    """Tell tritonserver to stop, or with `at_once` take it down: whatever keeps servers running starts it again."""
+    """Tell tritonserver to stop after a stub's death, or with `at_once` take it down."""
     log.critical("a stub of %s died, which Triton does not bring back: the server ends", stub_of)
+    _signal(signal.SIGKILL if at_once else signal.SIGTERM)
+
+
+def end_the_full_server(reason: str) -> None:
+    """Take tritonserver down because it can serve nobody with the memory that it has left.
+
+    Nothing is in flight, and one that is told to stop would wait for clients that do not read, for ever perhaps.
+    """
+    log.critical("%s: the server ends", reason)
+    _signal(signal.SIGKILL)
+
+
+def server_process() -> int:
+    """Process id of the tritonserver whose stub this is."""
+    return _TRITON
+
+
+def _signal(number: int) -> None:
     if os.getppid() == _TRITON:  # else it has ended, and somebody else has become the parent
-        os.kill(_TRITON, signal.SIGKILL if at_once else signal.SIGTERM)
+        os.kill(_TRITON, number)
 
 
 def announce(runtime_dir: Path, instance: str) -> None:

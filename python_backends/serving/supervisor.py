@@ -21,6 +21,8 @@ from python_backends.config.errors import StageFailed
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
 RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
+# How tritonserver is to free memory; an engine allocates in its own way.
+FOR_TRITON_ALONE = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ class EngineSupervisor:
 
     def _start_process(self, base: Path) -> subprocess.Popen:
         launch = self._launch
-        environment = os.environ | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+        inherited = {name: value for name, value in os.environ.items() if name not in FOR_TRITON_ALONE}
+        environment = inherited | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
             environment["PYTHONPATH"] += os.pathsep + extra
         config = {

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +45,16 @@ def request(ids: int, frames: int = 8, **fields) -> dict:
 SHORT, ENDLESS = request(5), request(100_000, 4096)
 
 
-def played_server(model, directory, profile, rendered: bool = True) -> Server:
-    """A server on a repository rendered for `profile`, or on the committed one with `profile` in its environment."""
+def played_server(model, directory, profile, rendered: bool = True, options: Sequence[str] = ()) -> Server:
+    """A server on a repository rendered for `profile`, or on the committed one with `profile` in its environment.
+
+    `options`: more of tritonserver's own.
+    """
     path = directory / "deploy.yaml"
     path.write_text(yaml.safe_dump(profile))
     if rendered:
-        return Server(model, directory / "server.log", path, env=PLAYED)
-    return Server(model, directory / "server.log", env=PLAYED | {"OMNI_DEPLOY_CONFIG": str(path)})
+        return Server(model, directory / "server.log", path, env=PLAYED, options=options)
+    return Server(model, directory / "server.log", env=PLAYED | {"OMNI_DEPLOY_CONFIG": str(path)}, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -285,15 +289,20 @@ def test_a_text_only_profile_speaks_no_word(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "options", "message"),
     [
-        ({"stage_init_timeout_s": 0.01}, r"(thinker|talker|code2wav)-\d: was not ready within 0\.01 s"),
-        ({"async_chnk": True}, "async_chnk: unknown key; did you mean async_chunk"),
+        ({"stage_init_timeout_s": 0.01}, [], r"(thinker|talker|code2wav)-\d: was not ready within 0\.01 s"),
+        ({"async_chnk": True}, [], "async_chnk: unknown key; did you mean async_chunk"),
+        (
+            {"drain_timeout_s": 4.0},
+            ["--exit-timeout-secs", "4"],
+            r"deploy\.yaml: drain_timeout_s: must be below tritonserver's --exit-timeout-secs, which is 4 ",
+        ),
     ],
-    ids=["too slow", "wrong key"],
+    ids=["too slow", "wrong key", "drain time is cut"],
 )
-def test_a_start_that_cannot_be_ends_with_a_sentence(tiny_checkpoint, tmp_path, change, message):
-    server = played_server(tiny_checkpoint, tmp_path, PROFILE | change)
+def test_a_start_that_cannot_be_ends_with_a_sentence(tiny_checkpoint, tmp_path, change, options, message):
+    server = played_server(tiny_checkpoint, tmp_path, PROFILE | change, options=options)
     with pytest.raises(AssertionError, match="the server ended with"), server:
         pass
     assert re.search(message, server.log.read_text())

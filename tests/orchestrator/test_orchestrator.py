@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
-from python_backends.config.errors import InvalidRequest, OmniError
+from python_backends.config.errors import InvalidRequest, OmniError, Overloaded
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
@@ -189,6 +189,22 @@ def test_a_bad_request_opens_nothing(orchestrator, stages):
     assert isinstance(responder.wait(), InvalidRequest) and not stages.opened
 
 
+def test_while_the_server_can_take_nothing_new_requests_are_refused_and_the_others_go_on(stages, tmp_path):
+    refusals = []
+    orchestrator = Orchestrator(
+        f"ipc://{tmp_path}/full", stages.open, ChunkSchedule(4, 25), refusal=lambda: next(iter(refusals), None)
+    )
+    running = ask(orchestrator, stages, modalities=["text"])
+    refusals.append(Overloaded("full; retry after 5 s"))
+    assert ask(orchestrator, modalities=["text"]).wait().code == "overloaded"
+    assert len(stages.opened) == 1
+    stages.finish("thinker", 0, "text", text="Yes")
+    assert running.wait()["finish_reason"] == "stop"
+    refusals.clear()
+    ask(orchestrator, stages, modalities=["text"])
+    orchestrator.close()
+
+
 def test_a_refusal_frees_the_stages_opened_before(orchestrator, stages):
     stages.refuse["talker"] = InvalidRequest("speaker", "unknown")
     responder = ask(orchestrator)
@@ -310,12 +326,13 @@ def test_close_ends_every_stream_with_an_error(stages, tmp_path):
 
 
 def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orchestrator, stages):
+    """At most three calls for the request whose turn it is, three for all that came meanwhile, one for text alone."""
     stages.may_open.clear()
     first = ask(orchestrator, modalities=["text"])
     burst = [ask(orchestrator) for _ in range(10)]
     stages.may_open.set()
     stages.wait_opened(1 + 3 * 10)
-    assert len(stages.calls) <= 6 and sum(count for _, count in stages.calls) == 31
+    assert len(stages.calls) <= 7 and sum(count for _, count in stages.calls) == 31
     for name, payload in list(stages.opened):
         meta = {"text": "", "reason": "stop", "usage": {}}
         tensors = {"audio": np.empty(0, np.float32)}
@@ -324,6 +341,31 @@ def test_a_burst_is_opened_by_few_calls_and_each_stream_gets_its_own_answer(orch
         )
         stages.sender.send(payload["reply"], [chunk])
     assert len({responder.wait()["id"] for responder in [first, *burst]}) == 11
+
+
+def test_text_alone_does_not_wait_for_a_talker_that_hangs(stages, tmp_path):
+    hangs, released = threading.Event(), threading.Event()
+
+    def open_stage(name, payloads):
+        if name == "talker":
+            hangs.set()
+            released.wait(5)
+        return stages.open(name, payloads)
+
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/hung", open_stage, ChunkSchedule(4, 25))
+    try:
+        spoken = ask(orchestrator)
+        assert hangs.wait(5)
+        silent = ask(orchestrator, modalities=["text"])
+        stages.wait_opened(2)
+        assert [name for name, _ in stages.opened] == ["code2wav", "thinker"]
+        stages.finish("thinker", 0, "text", text="Yes")
+        assert silent.wait()["finish_reason"] == "stop" and spoken.result is None
+        released.set()
+        stages.wait_opened(4)
+    finally:
+        released.set()
+        orchestrator.close()
 
 
 def test_a_stage_that_cannot_be_asked_fails_the_streams_and_frees_the_others(orchestrator, stages):

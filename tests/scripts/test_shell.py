@@ -127,6 +127,40 @@ def test_serve_shows_why_a_deploy_configuration_is_refused(tiny_checkpoint, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["deploy.yaml"]
 
 
+@pytest.fixture
+def noting_triton(tiny_checkpoint, tmp_path):
+    """Run serve.sh with a tritonserver on PATH that only notes its command line and environment, and return both."""
+
+    def serve(deploy, options=(), **environment):
+        path, played, noted = tmp_path / "deploy.yaml", tmp_path / "tritonserver", tmp_path / "noted"
+        path.write_text(deploy)
+        played.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{noted}\nenv >{noted}.env\n')
+        played.chmod(0o755)
+        command = [SCRIPTS / "serve.sh", "--model", tiny_checkpoint, "--deploy-config", path, "--host", "127.0.0.1"]
+        command += [*port_options(free_ports()), "--", *options]
+        environment |= {"TMPDIR": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        result = run(*command, **environment)
+        assert result.returncode == 0, result.stderr
+        return noted.read_text().splitlines(), (tmp_path / "noted.env").read_text().splitlines()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "options", "seconds"),
+    [(3, [], ["20"]), (60, [], ["75"]), (60, ["--exit-timeout-secs", "90"], ["90", "90"])],
+)
+def test_triton_is_given_longer_to_stop_than_requests_may_go_on(noting_triton, drain_s, options, seconds):
+    words, _ = noting_triton(f"base_config: cpu\ndrain_timeout_s: {drain_s}\n", options)
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--exit-timeout-secs"] == seconds
+
+
+@pytest.mark.parametrize(("given", "threshold"), [({}, "131072"), ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "65536")])
+def test_triton_returns_large_pieces_of_memory(noting_triton, given, threshold):
+    _, environment = noting_triton("base_config: cpu\n", **given)
+    assert f"MALLOC_MMAP_THRESHOLD_={threshold}" in environment
+
+
 class BareServer:
     """serve.sh with a tritonserver that loads no model: up in a moment."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from python_backends.config.errors import StageFailed
-from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
+from python_backends.serving.supervisor import FOR_TRITON_ALONE, EngineLaunch, EngineSupervisor
 
 ENGINE = """#!{python}
 import json, os, sys, time
@@ -68,6 +68,16 @@ def test_a_first_start_that_fails_says_why(supervise, facts, reason):
     with pytest.raises(StageFailed, match=f"talker-0: .*{reason}"):
         supervise(**facts).wait_ready()
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("name", FOR_TRITON_ALONE)
+def test_how_triton_frees_memory_is_not_how_an_engine_does(supervise, monkeypatch, name):
+    monkeypatch.setenv(name, "131072")
+    monkeypatch.setenv("MALLOC_PERTURB_", "0")
+    supervisor = supervise()
+    supervisor.wait_ready()
+    environment = Path(f"/proc/{supervisor._process.pid}/environ").read_bytes()
+    assert f"{name}=".encode() not in environment and b"MALLOC_PERTURB_" in environment
 
 
 def test_waiting_ends_when_it_is_closed(supervise):

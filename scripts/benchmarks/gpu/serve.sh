@@ -23,9 +23,11 @@ fi
 export ENGINE_PYTHONPATH=${PYTHONPATH:-} PYTHONUTF8=1
 PYTHONPATH=$ROOT "$BUNDLE/stubenv/bin/python3" "$ROOT/scripts/render_repository.py" \
     --deploy-config "$OMNI_DEPLOY_CONFIG" --out "$OMNI_RUNTIME_DIR/model_repository"
+times=$(PYTHONPATH=$ROOT "$BUNDLE/stubenv/bin/python3" -m python_backends.config.exit_timeout)
 unset PYTHONPATH
+export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 (tritonserver_run --model-repository "$OMNI_RUNTIME_DIR/model_repository" \
-    --disable-auto-complete-config --exit-timeout-secs 20 \
+    --disable-auto-complete-config --exit-timeout-secs "${times% *}" \
     --grpc-port "${option[grpc-port]}" --http-port "${option[http-port]}" --metrics-port "${option[metrics-port]}") &
 server=$!
 # The subshell's only child is the server itself.
