@@ -9,8 +9,8 @@ import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError, StageFailed
 from python_backends.connectors.chunk import Chunk, SequenceChecker
+from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkSender
-from python_backends.engine_host.outbox import Outbox
 
 STAGES = ("thinker", "talker", "code2wav")
 

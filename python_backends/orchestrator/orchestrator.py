@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 import uuid
@@ -16,6 +15,7 @@ from python_backends.config.errors import Cancelled, OmniError, ProtocolError, S
 from python_backends.config.media_inputs import MediaArrays
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk, SequenceChecker
+from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
@@ -31,9 +31,15 @@ DUE_POLL_S = 0.05  # between two looks at the time limits
 GATHER = 512  # chunks that are merged at most before they are passed on
 
 
+def _log_unreachable(stream_id: str, error: StageFailed) -> None:
+    log.warning("stream %s: cannot be aborted: %s", stream_id, error)
+
+
 class Orchestrator:
-    """Runs client streams within `limits`. `submit` is called by request threads and never blocks; one thread a set of
-    stages opens streams, one receives chunks, a few answer clients, one frees stages of streams that ended early.
+    """Runs client streams within `limits`. `submit` is called by request threads and never blocks.
+
+    Its threads: one for each set of stages opens streams, one receives chunks, a few answer clients, one for each
+    engine carries aborts to it.
 
     `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its
     reply, with at least `data` (where its chunks go) and `instance` (which process serves it), or the OmniError that it
@@ -62,22 +68,19 @@ class Orchestrator:
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
         self._sender = ChunkSender(self._context, timeout_s=2.0)
+        self._aborts = Outbox(self._sender, _log_unreachable)
         self._checker = SequenceChecker()
         self._streams: dict[str, Stream] = {}
+        self._data_of: dict[str, str] = {}  # addresses of engines that streams were opened on, by instance
         self._dead_instances: set[str] = set()
         self._lock = threading.RLock()
         self._stop = threading.Event()
-        self._aborts: queue.SimpleQueue[tuple[str, OpenStage] | None] = queue.SimpleQueue()
         self._next_due_poll = 0.0
         self._outlets = Outlets(self._answer, lambda: len(self._streams) / self._limits.text_responses_per_s)
         self._opener = Opener(self._open)
         self._admission = Admission(self._limits, self._opener.put)
-        self._threads = [
-            threading.Thread(target=self._run, name="orchestrator", daemon=True),
-            threading.Thread(target=self._run_aborter, name="aborter", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, name="orchestrator", daemon=True)
+        self._thread.start()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
     def submit(
@@ -149,13 +152,16 @@ class Orchestrator:
 
     def _opened(self, stream: Stream, opened: OpenStage) -> None:
         with self._lock:
+            died = opened.instance in self._dead_instances
+            if not died:
+                self._data_of[opened.instance] = opened.data
             if stream.stream_id in self._streams:
                 stream.stages.append(opened)
-                if opened.instance in self._dead_instances:
+                if died:
                     self._end(stream.stream_id, StageFailed(f"the {opened.name} engine died; try again"))
                 return
-        # The stream ended while this stage was being opened.
-        self._aborts.put((stream.stream_id, opened))
+            # The stream ended while this stage was being opened.
+            self._abort(stream.stream_id, opened)
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -254,6 +260,8 @@ class Orchestrator:
     def _instance_died(self, stage: str, instance: str) -> None:
         with self._lock:
             self._dead_instances.add(instance)
+            if (address := self._data_of.pop(instance, None)) is not None:
+                self._aborts.abandon(address)
             hit = [
                 s.stream_id
                 for s in self._streams.values()
@@ -280,22 +288,14 @@ class Orchestrator:
             open_stages = [o for o in stream.stages if o.name not in stream.finished]
             stream.error, stream.urgent = error, True
             self._outlets.put(stream)
+            for opened in open_stages:
+                self._abort(stream_id, opened)
         log.info("stream %s: %s: %s", stream_id, error.code, error)
-        for opened in open_stages:
-            self._aborts.put((stream_id, opened))
 
-    def _run_aborter(self) -> None:
-        """Aborts have a thread of their own: a stage that does not take them must not hold up the others' streams."""
-        while (abort := self._aborts.get()) is not None:
-            stream_id, opened = abort
-            if opened.instance in self._dead_instances:
-                self._sender.disconnect(opened.data)
-                continue
-            try:
-                chunk = Chunk(stream_id, "orchestrator", 0, "abort", True)
-                self._sender.send(opened.data, [chunk], lambda at=opened: at.instance in self._dead_instances)
-            except StageFailed as unreachable:
-                log.warning("stream %s: cannot abort it on %s: %s", stream_id, opened.name, unreachable)
+    def _abort(self, stream_id: str, opened: OpenStage) -> None:
+        """Have an engine free a stream; one that takes nothing holds up no other. To be called under the lock."""
+        if opened.instance not in self._dead_instances:
+            self._aborts.put(opened.data, Chunk(stream_id, "orchestrator", 0, "abort", True))
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -306,10 +306,9 @@ class Orchestrator:
             self._end(stream_id, ShuttingDown("the server is shutting down"))
         self._stop.set()
         self._opener.close()
-        self._aborts.put(None)
-        for thread in self._threads:
-            thread.join(2)
+        self._thread.join(2)
         self._outlets.close()
+        self._aborts.close()
         self._receiver.close()
         self._sender.close()
         self._context.destroy(linger=200)

@@ -7,8 +7,8 @@ import zmq
 
 from python_backends.config.errors import StageFailed
 from python_backends.connectors.chunk import Chunk
+from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
-from python_backends.engine_host.outbox import Outbox
 from python_backends.engine_host.streams import Streams
 
 

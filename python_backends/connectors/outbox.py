@@ -1,4 +1,4 @@
-"""The way out of an engine process: what waits for one destination leaves as one message."""
+"""The way out of a process: what waits for one destination leaves as one message."""
 
 from __future__ import annotations
 
@@ -56,13 +56,23 @@ class Outbox:
             if stream_id in self._under_way:
                 self._withdrawn.add(stream_id)
 
+    def abandon(self, address: str) -> None:
+        """The destination is gone: what waits for it is dropped, its thread and its connection end."""
+        with self._lock:
+            self._threads.pop(address, None)
+            self._forget(self._queues.pop(address, []))
+            self._changed.notify_all()
+        self._sender.disconnect(address)
+
     def _run(self, address: str) -> None:
         while True:
             with self._lock:
                 while not self._queues.get(address):
-                    if self._closed:
+                    if self._closed or not self._serves(address):
                         return
                     self._changed.wait()
+                if not self._serves(address):
+                    return
                 chunks = self._queues.pop(address)
                 self._changed.notify_all()
             if self._deliver(address, chunks):
@@ -70,9 +80,15 @@ class Outbox:
             # The destination is dead or gone: a later chunk for it starts afresh.
             self._sender.disconnect(address)
             with self._lock:
+                if not self._serves(address):
+                    return
                 if not self._queues.get(address):
                     del self._threads[address]
                     return
+
+    def _serves(self, address: str) -> bool:
+        """Whether this is the thread of `address`, which may have been abandoned and got another since."""
+        return self._threads.get(address) is threading.current_thread()
 
     def _deliver(self, address: str, chunks: list[Chunk]) -> bool:
         """Send; False when the destination took nothing."""
@@ -80,22 +96,26 @@ class Outbox:
         try:
             wanted = [chunk for chunk in chunks if chunk.stream_id not in self._withdrawn]
             if wanted:
-                sent = self._sender.send(address, wanted, lambda: self._unwanted(wanted))
+                sent = self._sender.send(address, wanted, lambda: self._unwanted(address, wanted))
         except StageFailed as error:
             log.error("%d chunks were not delivered: %s", len(wanted), error)
             for stream_id in {chunk.stream_id for chunk in wanted}:
                 self._failed(stream_id, error)
             sent = False
         with self._lock:
-            for chunk in chunks:
-                self._under_way[chunk.stream_id] -= 1
-                if not self._under_way[chunk.stream_id]:
-                    del self._under_way[chunk.stream_id]
-                    self._withdrawn.discard(chunk.stream_id)
+            self._forget(chunks)
         return sent
 
-    def _unwanted(self, chunks: list[Chunk]) -> bool:
-        return self._closed or all(chunk.stream_id in self._withdrawn for chunk in chunks)
+    def _forget(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._under_way[chunk.stream_id] -= 1
+            if not self._under_way[chunk.stream_id]:
+                del self._under_way[chunk.stream_id]
+                self._withdrawn.discard(chunk.stream_id)
+
+    def _unwanted(self, address: str, chunks: list[Chunk]) -> bool:
+        gone = self._closed or not self._serves(address)
+        return gone or all(chunk.stream_id in self._withdrawn for chunk in chunks)
 
     def close(self) -> None:
         """Send what is queued, without waiting for room, and end the threads."""
