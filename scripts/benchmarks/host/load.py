@@ -97,6 +97,9 @@ async def _run(url: str, message, concurrency: int, requests: int, frames_a_chun
                     if _is_last(raw):
                         break
                 await stream.done_writing()
+                # A Triton whose client leaves in the milliseconds of an answer may not unload the model when it stops.
+                while await stream.read() is not grpc.aio.EOF:
+                    pass
                 everything.append(arrivals)
 
         started = time.monotonic()
