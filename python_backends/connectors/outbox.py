@@ -77,12 +77,13 @@ class Outbox:
                 self._changed.notify_all()
             if self._deliver(address, chunks):
                 continue
-            # The destination is dead or gone: a later chunk for it starts afresh.
-            self._sender.disconnect(address)
             with self._lock:
                 if not self._serves(address):
                     return
-                if not self._queues.get(address):
+            # The destination is dead or gone: a later chunk for it starts afresh.
+            self._sender.disconnect(address)
+            with self._lock:
+                if self._serves(address) and not self._queues.get(address):
                     del self._threads[address]
                     return
 
