@@ -153,9 +153,11 @@ if [[ -z $TRITON ]]; then
     ARGUMENTS+=(--backend-directory "$(linked "$TRITON_DIR/backends" backends)")
     export LD_LIBRARY_PATH=$TRITON_DIR/nvidia_pytriton.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
-# The configurations are complete: to complete them Triton starts, and ends, a stub of each model before its own.
+# The configurations are complete: to complete them Triton starts, and ends, a stub of each model before its own. The
+# buffers of as many requests and answers as the pool has places stay allocated: large ones add up.
 ARGUMENTS+=(
     --model-repository "$REPOSITORY" --disable-auto-complete-config --exit-timeout-secs "$EXIT_S"
+    --grpc-infer-allocation-pool-size 1
     --grpc-address "$HOST" --grpc-port "$GRPC_PORT"
     --http-address "$HOST" --http-port "$HTTP_PORT"
     --metrics-address "$HOST" --metrics-port "$METRICS_PORT"

@@ -143,15 +143,16 @@ class DeployKeys:
     )
     max_unread_s: float = key(
         number(0),
-        "How long the memory may stay beyond that with nothing in flight. Then the server ends, to be started again: "
+        "How long the memory may stay beyond that with nothing in flight while requests are refused. Then the server "
+        "ends, to be started again: "
         "Triton does not give back what was unread when a client left.",
         30.0,
     )
-    max_text_responses_per_s: float = key(
-        number(0),
+    max_text_responses_per_s: int = key(
+        integer(1),
         "Over all streams: text deltas that come faster leave together, a stream's own at intervals of streams / this "
         "many seconds. A stream's first text, its audio and its end never wait.",
-        5000.0,
+        5000,
     )
     timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
     stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)

@@ -9,6 +9,7 @@ of the options if they have one), and how long after the signal a server that ha
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from python_backends.config.deploy import DeployConfig, DeployError, load_deploy_config
 
 OPTION = "--exit-timeout-secs"
+_SHORTEST_NAME = "--exit-t"  # there is --exit-on-error too
 TRITON_DEFAULT_S = 30
 SHORTEST_S = 20
 SHORTEST_KILL_S = 25
@@ -29,13 +31,17 @@ def exit_timeout_for(drain_s: float) -> int:
 
 
 def given_exit_timeout(options: Sequence[str]) -> int | None:
-    """The exit timeout, in seconds, that tritonserver reads from its command line; None when it is not given."""
+    """The exit timeout, in seconds, that tritonserver reads from its command line; None when it is not given.
+
+    As it does: an option may be cut short as long as no other begins so, and a number ends where its digits end.
+    """
     found = None
     for at, word in enumerate(options):
         name, equals, value = word.partition("=")
-        if name == OPTION:
+        if OPTION.startswith(name) and len(name) >= len(_SHORTEST_NAME):
             text = value if equals else next(iter(options[at + 1 : at + 2]), "")
-            found = int(text) if text.isdecimal() else None
+            number = re.match(r"\s*[+-]?\d+", text)
+            found = int(number[0]) if number else None
     return found
 
 

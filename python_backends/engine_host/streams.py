@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError, StageFailed
+from python_backends.config.stage_keys import STAGES
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkSender
-
-STAGES = ("thinker", "talker", "code2wav")
 
 
 @dataclass

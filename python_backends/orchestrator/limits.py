@@ -41,7 +41,7 @@ class Limits:
     stages: dict[str, int] = field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     drain_s: float = 3.0
-    text_responses_per_s: float = 5000.0
+    text_responses_per_s: float = 5000
 
 
 def parse_timeouts(value: object) -> Timeouts:

@@ -14,6 +14,7 @@ import zmq
 from python_backends.config.errors import Cancelled, OmniError, ProtocolError, ShuttingDown, StageFailed, TimedOut
 from python_backends.config.media_inputs import MediaArrays
 from python_backends.config.stage import ChunkSchedule
+from python_backends.config.stage_keys import STAGES
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
@@ -25,9 +26,10 @@ from python_backends.orchestrator.request import RequestDefaults, parse_request
 from python_backends.orchestrator.stream import OpenStage, Responder, Stream
 
 log = logging.getLogger(__name__)
-STAGES = ("thinker", "talker", "code2wav")
+
 CANCEL_POLL_S = 0.25  # between two polls of one stream
 DUE_POLL_S = 0.05  # between two looks at the time limits
+ABORT_S = 120.0  # an engine that hangs takes an abort when it goes on, or is killed long before this
 GATHER = 512  # chunks that are merged at most before they are passed on
 
 
@@ -67,7 +69,7 @@ class Orchestrator:
         self._limits = limits or Limits()
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
-        self._sender = ChunkSender(self._context, timeout_s=2.0)
+        self._sender = ChunkSender(self._context, timeout_s=ABORT_S)
         self._aborts = Outbox(self._sender, _log_unreachable)
         self._checker = SequenceChecker()
         self._streams: dict[str, Stream] = {}
@@ -238,7 +240,7 @@ class Orchestrator:
             streams = list(self._streams.values())
             for stream in streams:
                 if stream.next_cancel_poll <= now:
-                    stream.next_cancel_poll, stream.poll = now + CANCEL_POLL_S, True
+                    stream.next_cancel_poll, stream.poll, stream.urgent = now + CANCEL_POLL_S, True, True
                     self._outlets.put(stream)
         for stream in streams:
             if (reason := stream.overdue()) is not None:

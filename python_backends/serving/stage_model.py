@@ -14,6 +14,7 @@ import zmq
 
 from python_backends.config.deploy import DeployConfig
 from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
+from python_backends.config.stage_keys import STAGES
 from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
@@ -150,11 +151,15 @@ class StageModel:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 
     def _drain(self) -> None:
-        """Let the streams end that are open: the BLS models give them the drain time, then end them."""
+        """Let the streams end that are open, here and in the stages before, which send to this one to their end: the
+        BLS models give them the drain time, then end them."""
         self._notify({"stopping": True})
         deadline = time.monotonic() + self._drain_s + _DRAIN_GRACE_S
-        while self._replicas.open_streams() and time.monotonic() < deadline:
+        senders = [Replicas(self._runtime_dir, name) for name in STAGES[: STAGES.index(self.stage)]]
+        while time.monotonic() < deadline and any(one.open_streams() for one in (self._replicas, *senders)):
             time.sleep(0.05)
+        for one in senders:
+            one.close()
 
     def finalize(self) -> None:
         if self._answering is not None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.05
 LOG_EVERY_S = 10.0
 RETRY_S = 5
-_FALLS = 0.01  # of the limit: by less, nobody is reading
+_MOVES = 0.01  # of the limit: by less, nobody reads, and nobody sends a large request
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -43,9 +43,9 @@ class UnreadGuard:
     """Refuses new requests while the server's memory has grown beyond a limit since `arm`.
 
     `memory()` is looked at by a thread every 50 ms, so that a request costs nothing. What runs goes on. Memory that
-    stays up with nothing in flight (`is_idle`), and does not fall as when somebody reads after all, is held by clients
-    that stay and do not read, or lost: Triton 2.51 mostly loses what was unread on a stream that its client ends. No
-    request can be served then until the server is started again, so `give_up(reason)` is called, once.
+    stays where it is with nothing in flight (`is_idle`) is held by clients that stay and do not read, or lost: Triton
+    2.51 mostly loses what was unread on a stream that its client ends. When a request has been refused in that time,
+    none can be served until the server is started again, so `give_up(reason)` is called, once.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class UnreadGuard:
         self._grown_gb: float | None = None
         self._stuck_since: float | None = None
         self._stuck_gb = 0.0
+        self._refused = 0
+        self._refused_before = 0
         self._logged_at: dict[int, float] = {}
         self._has_given_up = False
         self._closed = threading.Event()
@@ -83,6 +85,7 @@ class UnreadGuard:
         grown_gb = self._grown_gb
         if grown_gb is None:
             return None
+        self._refused += 1
         return Overloaded(f"{self._reason(grown_gb)}; retry after {RETRY_S} s")
 
     def look(self) -> None:
@@ -107,11 +110,14 @@ class UnreadGuard:
             log.log(level, "%s", message)
 
     def _look_for_an_end(self, now: float, grown_gb: float) -> None:
+        moves = abs(grown_gb - self._stuck_gb) > _MOVES * self._limits.grown_gb
         if not self._is_idle():
             self._stuck_since = None
-        elif self._stuck_since is None or grown_gb < self._stuck_gb - _FALLS * self._limits.grown_gb:
-            self._stuck_since, self._stuck_gb = now, grown_gb
-        elif now - self._stuck_since >= self._limits.stuck_s and not self._has_given_up:
+        elif self._stuck_since is None or moves:
+            self._stuck_since, self._stuck_gb, self._refused_before = now, grown_gb, self._refused
+        elif now - self._stuck_since < self._limits.stuck_s or self._refused == self._refused_before:
+            return
+        elif not self._has_given_up:
             self._has_given_up = True
             self._give_up(f"{self._reason(grown_gb)}, and that for {self._limits.stuck_s:g} s with nothing in flight")
 

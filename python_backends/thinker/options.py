@@ -108,6 +108,8 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     # An item that the front's cache holds comes back from it as a name, without the grids that the Talker needs.
     if args.setdefault("mm_processor_cache_gb", 0):
         raise ValueError("engine_args.mm_processor_cache_gb: must be 0")
+    if options.device == "cpu":
+        args.setdefault("worker_cls", "python_backends.thinker.cpu_worker.SeededCpuWorker")
     if captures(options, config):
         name = {"cpu": "cpu_worker.CaptureCpuWorker", "cuda": "gpu_worker.CaptureGpuWorker"}[options.device]
         capture = {"layer": accept_hidden_layer(config), "async_output": options.async_output}

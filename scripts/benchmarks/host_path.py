@@ -20,22 +20,23 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from scripts.benchmarks.arguments import amount, count
 from scripts.benchmarks.host.load import Load, request_message, run_load
 from scripts.benchmarks.server import SERVE, BenchServer
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[64])
-    parser.add_argument("--rounds", type=int, default=10, help="requests a stream")
-    parser.add_argument("--text", type=int, default=50, help="text deltas a request")
-    parser.add_argument("--audio", type=int, default=15, help="audio chunks a request")
-    parser.add_argument("--frames", type=int, default=10, help="codec frames a chunk")
-    parser.add_argument("--seconds", type=float, default=0.6, help="seconds over which a request's pieces are emitted")
+    parser.add_argument("--concurrency", type=count, nargs="+", default=[64])
+    parser.add_argument("--rounds", type=count, default=10, help="requests a stream")
+    parser.add_argument("--text", type=count, default=50, help="text deltas a request")
+    parser.add_argument("--audio", type=count, default=15, help="audio chunks a request")
+    parser.add_argument("--frames", type=count, default=10, help="codec frames a chunk")
+    parser.add_argument("--seconds", type=amount, default=0.6, help="seconds over which a request's pieces are emitted")
     parser.add_argument("--burst", action="store_true", help="all streams start, and so end, in the same instant")
     parser.add_argument("--audio-format", default="float32", choices=("float32", "int16"))
     parser.add_argument("--serve", type=Path, default=SERVE, help=argparse.SUPPRESS)
-    parser.add_argument("--text-responses-per-s", type=float, help="max_text_responses_per_s (default: the server's)")
+    parser.add_argument("--text-responses-per-s", type=count, help="max_text_responses_per_s (default: the server's)")
     parser.add_argument("--cores", type=int, nargs="+", help="processors the server may run on (default: all)")
     parser.add_argument("--engine-cores", type=int, nargs="+", help="those of the generators (default: the same)")
     parser.add_argument("--keep-log", type=Path, help="write the server's log to this file")
@@ -48,7 +49,7 @@ def deploy_config(args: argparse.Namespace) -> dict:
     frames = args.audio * args.frames
     steps = {0: args.seconds / args.text, 1: args.seconds / frames, 2: 0.0}
     chunks = {"initial_codec_chunk_frames": args.frames, "codec_chunk_frames": args.frames}
-    paced = {"max_text_responses_per_s": args.text_responses_per_s} if args.text_responses_per_s else {}
+    paced = {} if args.text_responses_per_s is None else {"max_text_responses_per_s": args.text_responses_per_s}
     return paced | {
         "connectors": {"data_plane": {"extra": chunks}},
         "stages": [

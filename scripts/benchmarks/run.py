@@ -26,6 +26,7 @@ if __package__ in (None, ""):
 
 from python_backends.config.deploy_layers import merge
 from scripts.benchmarks import ladder, machine, report
+from scripts.benchmarks.arguments import amount, count
 from scripts.benchmarks.drivers import openai, own, perf_analyzer
 from scripts.benchmarks.records import Record, summarise
 from scripts.benchmarks.server import SERVE, BenchServer
@@ -43,13 +44,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--load-format", help="`dummy`: random weights in all three stages")
     parser.add_argument("--ladder", action="store_true", help="run every row of the ladder, each on a fresh server")
-    parser.add_argument("--rows", type=int, nargs="+", help="run these rows of the ladder only, counted from 0")
-    parser.add_argument("--levels", type=int, nargs="+", help=f"concurrent requests (default: {LEVELS}, or 1 and 4)")
-    parser.add_argument("--rounds", type=int, help="requests for each concurrent one (default: 10, or 2)")
-    parser.add_argument("--scale", type=float, help="shorten answers; 1 is the workload (default: 1, or 0.2)")
+    rows = range(len(ladder.LADDER))
+    parser.add_argument("--rows", type=int, nargs="+", choices=rows, help="run these rows of the ladder only")
+    parser.add_argument("--levels", type=count, nargs="+", help=f"concurrent requests (default: {LEVELS}, or 1 and 4)")
+    parser.add_argument("--rounds", type=count, help="requests for each concurrent one (default: 10, or 2)")
+    parser.add_argument("--scale", type=amount, help="shorten answers; 1 is the workload (default: 1, or 0.2)")
     parser.add_argument("--drivers", default="own,perf_analyzer", help="own, perf_analyzer")
     parser.add_argument("--url", help="gRPC address of a running server of ours to measure instead")
-    parser.add_argument("--perf-analyzer-levels", type=int, nargs="*", help="levels for perf_analyzer (default: all)")
+    parser.add_argument("--perf-analyzer-levels", type=count, nargs="*", help="levels for perf_analyzer (default: all)")
     parser.add_argument("--openai", help="base URL of a running OpenAI-compatible server to measure instead")
     parser.add_argument("--openai-model", default=HUB_ID)
     parser.add_argument("--openai-extra", type=json.loads, help="JSON merged into each request; see OpenAiServer")

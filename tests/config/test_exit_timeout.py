@@ -32,6 +32,11 @@ def test_the_exit_timeout_has_room_for_the_rest_of_the_shutdown(drain_s, seconds
         (["--exit-timeout-secs", "20", "--exit-timeout-secs", "9"], 9),
         (["--exit-timeout-secs"], None),
         (["--exit-timeout-secs", "soon"], None),
+        (["--exit-timeout", "6"], 6),
+        (["--exit-t=5s"], 5),
+        (["--exit-timeout-secs", " +4"], 4),
+        (["--exit-timeout-secs", "-1"], -1),
+        (["--exit-on-error", "9", "--exit-", "9", "--exit-timeout-secs-x", "9"], None),
     ],
 )
 def test_the_last_exit_timeout_of_a_command_line_counts(options, seconds):

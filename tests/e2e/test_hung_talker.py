@@ -13,6 +13,29 @@ SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["st
 SPOKEN, WRITTEN = request(5), request(5, modalities=["text"])
 
 
+def test_streams_that_are_cancelled_while_the_talker_hangs_are_freed_when_it_goes_on(tiny_checkpoint, tmp_path):
+    """A Talker that was never sent an abort before: there is no connection yet that would keep them."""
+    with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
+        talker = server.status("talker")["pid"]
+
+        async def run():
+            async with Running(server.url) as running:
+                speaking = running.start(*[request(3000, 4000)] * 4)
+                await until(lambda: server.status("code2wav")["open"] == 4)
+                os.kill(talker, signal.SIGSTOP)
+                for one in speaking:
+                    one.cancel()
+                await asyncio.gather(*speaking, return_exceptions=True)
+                await until(lambda: server.status("thinker")["open"] == 0)
+                await asyncio.sleep(3)
+
+        try:
+            asyncio.run(run())
+        finally:
+            os.kill(talker, signal.SIGCONT)
+        server.wait_idle(5)
+
+
 def test_text_alone_is_answered_while_the_talker_hangs(tiny_checkpoint, tmp_path):
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
         talker = server.status("talker")["pid"]

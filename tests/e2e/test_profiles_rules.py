@@ -266,6 +266,23 @@ def test_at_shutdown_running_streams_have_a_bounded_time_and_nothing_is_left(tin
     assert not [name for name in os.listdir("/dev/shm") if runtime_dir.suffix.strip(".") in name]
 
 
+def test_at_shutdown_a_stage_stays_while_the_one_before_still_sends_to_it(tiny_checkpoint, tmp_path):
+    with played_server(tiny_checkpoint, tmp_path, PROFILE | {"drain_timeout_s": 3.0}) as server:
+        talkers = [replica["pid"] for replica in server.status("talker")["replicas"]]
+
+        async def run():
+            async with Running(server.url) as running:
+                writing = running.start(request(100_000, 2))[0]  # its Talker soon has no more to say
+                await until(lambda: server.status("thinker")["open"] == 1 and server.status("talker")["open"] == 0)
+                server.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(1.5)
+                alive = [os.path.exists(f"/proc/{pid}") for pid in talkers]
+                return alive, (await code_of(writing)).code
+
+        assert asyncio.run(run()) == ([True, True], "shutting_down")
+        server.process.wait(30)
+
+
 def environment_of(pid: int) -> dict[str, str]:
     entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)

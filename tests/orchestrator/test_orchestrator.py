@@ -155,7 +155,7 @@ def test_text_gathers_while_the_first_text_audio_and_the_end_leave_at_once(stage
     wait_until(lambda: responder.deltas == ["a"], 5, "the first text")
     stages.send("thinker", 1, "text", meta={"text": "b"})
     stages.send("thinker", 2, "text", meta={"text": "c"})
-    time.sleep(0.3)
+    time.sleep(0.1)  # less than until the client is asked for again, which takes along what waits
     assert responder.deltas == ["a"]
     stages.send("code2wav", 0, "audio", tensors={"audio": np.ones(8, np.float32)})
     wait_until(lambda: responder.deltas == ["a", "bc"] and len(responder.chunks) == 1, 5, "audio with the text before")
@@ -165,6 +165,18 @@ def test_text_gathers_while_the_first_text_audio_and_the_end_leave_at_once(stage
     stages.finish("talker", 0, "progress")
     stages.finish("code2wav", 2, "audio")
     assert "stages" in responder.wait() and responder.deltas == ["a", "bc", "d"] and responder.responses == 4
+    orchestrator.close()
+
+
+def test_a_cancel_is_seen_though_text_is_put_off(stages, tmp_path):
+    orchestrator = Orchestrator(
+        f"ipc://{tmp_path}/bls", stages.open, ChunkSchedule(4, 25), limits=Limits(text_responses_per_s=1 / 30)
+    )
+    responder = ask(orchestrator, stages)
+    for seq in range(3):
+        stages.send("thinker", seq, "text", meta={"text": "a"})
+    responder.gone = True
+    assert responder.wait().code == "cancelled"
     orchestrator.close()
 
 

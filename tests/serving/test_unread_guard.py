@@ -90,6 +90,17 @@ def test_the_time_begins_anew_when(world, runs, grown_gb, ends_at):
     assert world.reasons
 
 
+def test_a_server_that_nobody_asks_does_not_end(world):
+    world.is_idle, world.memory = True, 12 * GB
+    for second in range(100):
+        world.now = second
+        world.guard.look()
+    assert not world.reasons
+    assert world.guard.refusal() is not None
+    world.guard.look()
+    assert len(world.reasons) == 1
+
+
 def test_the_log_has_a_line_every_ten_seconds_at_most(world, caplog):
     caplog.set_level(logging.INFO)
     for tenth in range(250):

@@ -32,6 +32,12 @@ def long_silence(hours: int) -> bytes:
     return bytes(body)
 
 
+def odd_rate(rate: int) -> bytes:
+    """WAV whose header tells a rate that no sound has. One that is prime keeps the ratio of the rates from reducing."""
+    body = samples.wav(np.zeros(16000, dtype=np.float32), subtype="PCM_16")
+    return body[:24] + struct.pack("<II", rate, 2 * rate & 0xFFFFFFFF) + body[32:]
+
+
 def headerless_silence(seconds: int) -> bytes:
     """WAV whose header says it has no end: the length shows only while it is read."""
     body = samples.wav(np.zeros(16000 * seconds, dtype=np.float32), subtype="PCM_16")
@@ -73,6 +79,8 @@ BAD_FILES = [
     ("audio", "cut header", lambda: WAV[:20], "not audio"),
     ("audio", "10 hours", lambda: long_silence(10), "longer than 1200 s"),
     ("audio", "no end", lambda: headerless_silence(1300), "longer than 1200 s"),
+    ("audio", "hundred million Hz", lambda: odd_rate(99_999_989), "must have a rate from 1000 to 384000 Hz"),
+    ("audio", "one Hz", lambda: odd_rate(1), "must have a rate from 1000 to 384000 Hz|longer than 1200 s"),
     ("audio", "playlist", lambda: PLAYLIST, "not audio"),
     ("audio", "picture", lambda: PNG, "no sound track|not audio"),
     ("audio", "not finite", lambda: samples.wav(np.full(16000, np.nan, dtype=np.float32)), "not finite"),

@@ -123,6 +123,11 @@ def test_private_address_of_an_allowed_host(port):
         ("fe80::1%eth0", False),
         ("fd00::1", False),
         ("::ffff:10.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("2002:7f00:1::", False),
+        ("2001:0:7f00:1::1", False),
     ],
 )
 def test_public_addresses(address, public):
@@ -146,6 +151,7 @@ def test_name_that_changes_its_address(port, monkeypatch):
         ("/missing", "404"),
         ("/endless", "larger than"),
         ("/short", "IncompleteRead|ended early"),
+        ("/to/http://[::1", "a redirect is not a URL"),
         ("/a b", "spaces"),
         ("/a\r\nX: y", "spaces"),
     ],
@@ -206,6 +212,7 @@ def test_local_files(folder):
         ("/door/b.wav", "cannot be read"),
         ("/none.wav", "cannot be read"),
         ("/pipe", "cannot be read"),
+        ("/../../proc/self/fd/0", "may not contain"),
         ("", "cannot be read"),
         ("2/c.wav", "cannot be read"),
         ("/a.wav%00", r"'\.\.'"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from python_backends.thinker.options import ThinkerOptions
+
 PROMPTS = {
     "word": "Hi",
     "sentence": "Tell me about the sea, please.",
@@ -100,3 +102,16 @@ def test_warm_up_changes_no_answer(server, oracle):
     assert server.engine.stats()["running"] == 0
     messages = user(PROMPTS["sentence"])
     check(server.answer(messages, max_tokens=MAX_TOKENS), oracle.text(messages, MAX_TOKENS))
+
+
+def test_sampled_answers_whose_prompts_take_several_steps(servers, tiny_checkpoint, server):
+    """Seeded as the one-step server answers: what a step that ends no prompt draws is nobody's."""
+    text = "Tell me a tale of " + "many " * 60
+
+    def sample(of):
+        streams = [of.start(text, temperature=1.0, top_k=50, max_tokens=20, seed=seed) for seed in (1, 2, 3)]
+        return [of.sink.wait(stream, 60).ids for stream in streams]
+
+    whole = sample(server)
+    options = dict(model=str(tiny_checkpoint), dtype="float32", media=None, max_num_seqs=4)
+    assert sample(servers.get(ThinkerOptions(engine_args={"max_num_batched_tokens": 16}, **options))) == whole

@@ -1,11 +1,10 @@
 from typing import Any
 
-from vllm.v1.worker.cpu_worker import CPUWorker
-
 from python_backends.thinker.capture.worker import CaptureWorker
+from python_backends.thinker.cpu_worker import SeededCpuWorker
 
 
-class CaptureCpuWorker(CaptureWorker, CPUWorker):
+class CaptureCpuWorker(CaptureWorker, SeededCpuWorker):
     """vLLM's CPU worker with hidden-row capture."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:

@@ -18,6 +18,8 @@ HOP = 160
 # It works on chunks of a second. A sound that is shorter gets an edge that depends on the other sounds which happen to
 # be encoded beside it, so it is filled up with silence.
 SHORTEST = RATE
+# A resampler's filters grow with the ratio of the rates: a wrong one in a file's header would take gigabytes.
+LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
 
 def decode_audio(data: bytes, field: str, options: MediaOptions) -> np.ndarray:
@@ -31,6 +33,7 @@ def decode_audio(data: bytes, field: str, options: MediaOptions) -> np.ndarray:
         with open_container(data, field, "audio") as container:
             return sound_track(container, field, options, clock)
     with file:
+        _check_rate(file.samplerate, field)
         _check_seconds(len(file) / file.samplerate, field, options)
         return _collect(_resampled(_blocks(file, field), file.samplerate, clock), field, options)
 
@@ -50,8 +53,7 @@ def check_samples(samples: np.ndarray, rate: int, field: str, options: MediaOpti
     """Raises InvalidRequest on `field` for raw samples that `samples_from_tensor` would refuse by their size."""
     if samples.ndim != 1 or samples.dtype.kind != "f":
         raise InvalidRequest(field, f"must be floating-point samples [n], got {samples.dtype} {list(samples.shape)}")
-    if not 1000 <= rate <= 384_000:
-        raise InvalidRequest(field, f"must have a rate from 1000 to 384000 Hz, got {rate}")
+    _check_rate(rate, field)
     _check_seconds(samples.size / rate, field, options)
 
 
@@ -98,6 +100,7 @@ def _decoded(container, field: str, clock: Clock) -> Iterator[np.ndarray]:
     try:
         for frame in container.decode(audio=0):
             clock.check()
+            _check_rate(frame.sample_rate, field)
             for out in resampler.resample(frame):
                 yield out.to_ndarray()[0]
         for out in resampler.resample(None):
@@ -118,6 +121,11 @@ def _collect(blocks: Iterator[np.ndarray], field: str, options: MediaOptions) ->
     if not np.isfinite(samples).all():
         raise InvalidRequest(field, "holds samples that are not finite")
     return np.pad(samples, (0, max(-samples.size % HOP, SHORTEST - samples.size)))
+
+
+def _check_rate(rate: int, field: str) -> None:
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise InvalidRequest(field, f"must have a rate from {LOWEST_RATE} to {HIGHEST_RATE} Hz, got {rate}")
 
 
 def _check_seconds(seconds: float, field: str, options: MediaOptions) -> None:

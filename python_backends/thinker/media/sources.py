@@ -68,7 +68,7 @@ def _local(source: str, field: str, options: MediaOptions) -> bytes:
     try:
         # Of the open file, not of the path: a link cannot be exchanged between the check and the read.
         real = os.readlink(f"/proc/self/fd/{descriptor}")
-        if os.path.commonpath([root, real]) != root or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if not real.startswith(os.path.join(root, "")) or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InvalidRequest(field, "cannot be read")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return _limited(file.read(options.max_bytes + 1), field, options.max_bytes)

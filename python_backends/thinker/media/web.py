@@ -17,6 +17,7 @@ from python_backends.thinker.media.options import MediaOptions
 MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BLOCK = 1 << 16
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def fetch(url: str, field: str, options: MediaOptions) -> bytes:
@@ -34,7 +35,7 @@ def fetch(url: str, field: str, options: MediaOptions) -> bytes:
             connection.request("GET", target, headers={"User-Agent": "qwen3-omni", "Accept-Encoding": "identity"})
             response = connection.getresponse()
             if response.status in _REDIRECTS:
-                url = urljoin(url, response.getheader("Location") or "")
+                url = _joined(url, response.getheader("Location") or "", field)
                 continue
             if response.status != 200:
                 raise InvalidRequest(field, f"the server answered {response.status}")
@@ -46,6 +47,13 @@ def fetch(url: str, field: str, options: MediaOptions) -> bytes:
             watch.cancel()
             connection.close()
     raise InvalidRequest(field, f"more than {MAX_REDIRECTS} redirects")
+
+
+def _joined(url: str, target: str, field: str) -> str:
+    try:
+        return urljoin(url, target)
+    except ValueError as error:
+        raise InvalidRequest(field, f"a redirect is not a URL: {error}") from None
 
 
 def _allowed(url: str, field: str, options: MediaOptions) -> SplitResult:
@@ -91,9 +99,17 @@ def _connect(parts: SplitResult, field: str, options: MediaOptions, deadline: fl
 
 def _public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    ip = mapped or ip
-    return ip.is_global and not ip.is_multicast
+    return all(one.is_global and not one.is_multicast for one in _inside(ip) or [ip])
+
+
+def _inside(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """IPv4 addresses that an IPv6 one stands for: mapped, 6to4, Teredo's two, NAT64 (RFC 6052)."""
+    if ip.version == 4:
+        return []
+    found = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
+    if ip in _NAT64:
+        found.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    return [one for one in found if one is not None]
 
 
 def _body(response: http.client.HTTPResponse, field: str, max_bytes: int, deadline: float) -> bytes:

@@ -27,7 +27,7 @@ times=$(PYTHONPATH=$ROOT "$BUNDLE/stubenv/bin/python3" -m python_backends.config
 unset PYTHONPATH
 export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-131072}
 (tritonserver_run --model-repository "$OMNI_RUNTIME_DIR/model_repository" \
-    --disable-auto-complete-config --exit-timeout-secs "${times% *}" \
+    --disable-auto-complete-config --grpc-infer-allocation-pool-size 1 --exit-timeout-secs "${times% *}" \
     --grpc-port "${option[grpc-port]}" --http-port "${option[http-port]}" --metrics-port "${option[metrics-port]}") &
 server=$!
 # The subshell's only child is the server itself.
