@@ -15,6 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$ROOT/scripts/mps.sh"
 source "$ROOT/scripts/runtime_dir.sh"
 
+ORIGINAL=("$@")
 MODEL='' MPS='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
 while (($#)); do
     case $1 in
@@ -187,4 +188,11 @@ done
 kill -KILL "$SERVER" 2>/dev/null && say "the server did not end within $KILL_S s and was killed"
 CODE=0
 wait "$SERVER" || CODE=$?
+# Of python_backends/serving/lost_start.py: the server had itself killed, as it would never have become ready.
+if [[ -e $OMNI_RUNTIME_DIR/start.lost && -z $STOPPING && ${OMNI_STARTS:-1} -lt 3 ]]; then
+    say "Triton lost a model that had started: starting again"
+    clean_up
+    trap - EXIT INT TERM
+    OMNI_STARTS=$((${OMNI_STARTS:-1} + 1)) exec "$ROOT/scripts/serve.sh" "${ORIGINAL[@]}"
+fi
 exit "$CODE"

@@ -144,8 +144,7 @@ class DeployKeys:
     max_unread_s: float = key(
         number(0),
         "How long the memory may stay beyond that with nothing in flight while requests are refused. Then the server "
-        "ends, to be started again: "
-        "Triton does not give back what was unread when a client left.",
+        "ends, to be started again: Triton does not give back what was unread when a client left.",
         30.0,
     )
     max_text_responses_per_s: int = key(

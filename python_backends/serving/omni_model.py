@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 
 import triton_python_backend_utils as pb_utils
 
@@ -15,13 +16,14 @@ from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
 from python_backends.orchestrator.request import RequestDefaults
 from python_backends.orchestrator.warmup import warm_up
+from python_backends.serving.lost_start import lost_model, mark
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.server_end import (
     announce,
-    end_the_full_server,
     end_the_server,
     server_process,
+    take_the_server_down,
     withdraw,
 )
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
@@ -51,6 +53,7 @@ class OmniModel:
         self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
         self._orchestrator: Orchestrator | None = None
         self._guard: UnreadGuard | None = None
+        self._ending = threading.Event()
         try:
             self._start(deploy_config_of(args))
         except BaseException as error:
@@ -69,7 +72,7 @@ class OmniModel:
             UnreadLimits(deploy.keys.max_unread_gb, deploy.keys.max_unread_s),
             lambda: anonymous_bytes_of(server_process()),
             lambda: not len(self._orchestrator),
-            end_the_full_server,
+            take_the_server_down,
         )
         try:
             self._orchestrator = Orchestrator(
@@ -91,6 +94,12 @@ class OmniModel:
         self._open_stage = _open_by_call
         self._guard.arm()
         announce(self._runtime_dir, self._socket.stem)
+        threading.Thread(target=self._watch_start, args=(list(stages),), name="start", daemon=True).start()
+
+    def _watch_start(self, stages: list[str]) -> None:
+        if (name := lost_model(stages, lambda name: _call(name, []), self._ending)) is not None:
+            mark(self._runtime_dir)
+            take_the_server_down(f"{name} has started, and Triton does not know of it")
 
     def execute(self, requests: list) -> None:
         for request in requests:
@@ -103,6 +112,7 @@ class OmniModel:
             self._orchestrator.submit(raw, responder, media)
 
     def finalize(self) -> None:
+        self._ending.set()
         if self._guard is not None:
             self._guard.close()
         if self._orchestrator is not None:

@@ -23,11 +23,8 @@ def end_the_server(stub_of: str, at_once: bool = False) -> None:
     _signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
 
-def end_the_full_server(reason: str) -> None:
-    """Take tritonserver down because it can serve nobody with the memory that it has left.
-
-    Nothing is in flight, and one that is told to stop would wait for clients that do not read, for ever perhaps.
-    """
+def take_the_server_down(reason: str) -> None:
+    """End a tritonserver that can serve nobody, and that would wait, for ever perhaps, if it were told to stop."""
     log.critical("%s: the server ends", reason)
     _signal(signal.SIGKILL)
 

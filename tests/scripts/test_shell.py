@@ -161,6 +161,17 @@ def test_triton_returns_large_pieces_of_memory(noting_triton, given, threshold):
     assert f"MALLOC_MMAP_THRESHOLD_={threshold}" in environment
 
 
+def test_a_start_that_triton_lost_is_made_again(tiny_checkpoint, tmp_path):
+    played, starts = tmp_path / "tritonserver", tmp_path / "starts"
+    played.write_text(f'#!/bin/sh\necho "$OMNI_RUNTIME_DIR" >>{starts}\ntouch "$OMNI_RUNTIME_DIR/start.lost"\nexit 9\n')
+    played.chmod(0o755)
+    command = [SCRIPTS / "serve.sh", "--model", tiny_checkpoint, "--host", "127.0.0.1", *port_options(free_ports())]
+    result = run(*command, TMPDIR=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    directories = starts.read_text().split()
+    assert result.returncode == 9 and len(set(directories)) == 3
+    assert not any(os.path.exists(directory) for directory in directories)
+
+
 class BareServer:
     """serve.sh with a tritonserver that loads no model: up in a moment."""
 
