@@ -16,6 +16,7 @@ from python_backends.config.exit_timeout import (
     given_exit_timeout,
     main,
 )
+from tests.server import wait_until
 
 
 @pytest.mark.parametrize(("drain_s", "seconds"), [(0.5, 20), (3.0, 20), (5.0, 20), (5.1, 21), (60.0, 75)])
@@ -78,6 +79,8 @@ def test_what_lets_it_end_passes(deploy, command):
 def test_a_command_line_is_read_from_its_process():
     process = subprocess.Popen([sys.executable, "-c", "input()", "--exit-timeout-secs", "7"], stdin=subprocess.PIPE)
     try:
+        # For a moment of its start a process has none.
+        wait_until(lambda: command_line_of(process.pid), 5, "a command line")
         words = command_line_of(process.pid)
         assert words[1:] == ["-c", "input()", "--exit-timeout-secs", "7"]
     finally:
