@@ -1,4 +1,5 @@
-"""What ends the whole server because Triton 2.51 does not bring it back: a stub that died, memory that stays full.
+"""What ends the whole server because Triton 2.51 does not bring it back: a stub that died, memory that stays full, a
+model that was lost at the start.
 
 Whatever keeps servers running starts it again.
 """
