@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 
 import zmq
@@ -22,11 +22,11 @@ from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
 from python_backends.orchestrator.request import RequestDefaults, parse_request
 from python_backends.orchestrator.stream import Admitted, Draining, EngineDied, OpenStage, Responder, Stream
+from python_backends.orchestrator.tasks import CLOSE_S, Tasks, Wait
 
 log = logging.getLogger(__name__)
 
 ABORT_S = 120.0  # an engine that hangs takes an abort when it goes on, or is killed long before this
-CLOSE_S = 2.0
 
 
 def _log_unreachable(stream_id: str, error: StageFailed) -> None:
@@ -36,9 +36,9 @@ def _log_unreachable(stream_id: str, error: StageFailed) -> None:
 class Orchestrator:
     """Runs client streams within `limits`. `submit` is called by request threads and never blocks.
 
-    Each request has a thread, which serves it from its arrival to its last response and waits for one thing: its
-    stream's mailbox. Beside them one thread receives chunks, one for each set of stages opens streams, and one for each
-    engine carries aborts to it.
+    Each request is a task, which serves it from its arrival to its last response and waits for one thing: to be told
+    what happens to its stream. Tasks run on a few threads. Beside them one thread receives chunks, one for each set of
+    stages opens streams, and one for each engine carries aborts to it.
 
     `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its
     reply, with at least `data` (where its chunks go) and `instance` (which process serves it), or the OmniError that it
@@ -70,12 +70,12 @@ class Orchestrator:
         self._aborts = Outbox(self._sender, _log_unreachable)
         self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}
-        self._threads: dict[str, threading.Thread] = {}
         self._data_of: dict[str, str] = {}  # addresses of engines that streams were opened on, by instance
         self._dead_instances: set[str] = set()
         self._stop = threading.Event()
+        self._tasks = Tasks()
         self._opener = Opener(self._open)
-        self._admission = Admission(self._limits, lambda stream: stream.tell(Admitted()))
+        self._admission = Admission(self._limits, self._admitted)
         self._thread = threading.Thread(target=self._receive, name="receiver", daemon=True)
         self._thread.start()
 
@@ -91,7 +91,7 @@ class Orchestrator:
                 raise refused
             request = parse_request(raw, self._defaults, media or {})
             timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
-            stream = Stream(uuid.uuid4().hex, request, responder, timeouts, media=media or {})
+            stream = Stream(uuid.uuid4().hex, request, responder, self._tasks.new(), timeouts, media or {})
             self._start(stream)
         except OmniError as error:
             responder.error(error.detached())
@@ -105,23 +105,17 @@ class Orchestrator:
             with self._lock:
                 del self._streams[stream.stream_id]
             raise
-        thread = threading.Thread(target=self._serve, args=(stream,), name="request", daemon=True)
-        with self._lock:
-            self._threads[stream.stream_id] = thread
-            thread.start()
+        self._tasks.start(stream.task, self._serve(stream))
 
-    # ---- one request, on its own thread -----------------------------------------------------------------------------
-    def _serve(self, stream: Stream) -> None:
+    # ---- one request, as a task -------------------------------------------------------------------------------------
+    def _serve(self, stream: Stream) -> Generator[Wait, None, None]:
         """A request from its admission to its last response."""
         error: OmniError | None = None
         try:
-            while not stream.admitted:
-                stream.advance()
-            self._opener.put(stream)
             while len(stream.stages) < len(stream.expected):
-                stream.advance()
+                yield from stream.advance()
             stream.mark("opened")
-            self._relay(stream)
+            yield from self._relay(stream)
         except OmniError as reason:
             error = reason.detached()
         except Exception as reason:
@@ -136,10 +130,8 @@ class Orchestrator:
                 stream.responder.error(error)
         except Exception:
             log.exception("stream %s: answering the client", stream.stream_id)
-        with self._lock:
-            del self._threads[stream.stream_id]
 
-    def _relay(self, stream: Stream) -> None:
+    def _relay(self, stream: Stream) -> Generator[Wait, None, None]:
         """Pass on what the stages send until all have finished; the rest goes with the summary.
 
         A response costs the host much the same whatever it carries. So the more streams are open, the longer text
@@ -148,7 +140,7 @@ class Orchestrator:
         done: set[str] = set()
         due = 0.0
         while not stream.complete:
-            stream.advance(gather_until=due if time.monotonic() < due else None)
+            yield from stream.advance(gather_until=due if time.monotonic() < due else None)
             for name in stream.finished.keys() - done:
                 done.add(name)
                 self._admission.leave_stage(stream, name)
@@ -163,7 +155,7 @@ class Orchestrator:
             del self._streams[stream.stream_id]
         self._admission.leave(stream)
         # A stage may have opened the stream after the thread looked last; from now on `_opened` sees to that.
-        while (event := stream.mailbox.pop()) is not None:
+        while (event := stream.task.take()) is not None:
             if isinstance(event, OpenStage):
                 stream.stages.append(event)
         for opened in stream.stages:
@@ -171,6 +163,10 @@ class Orchestrator:
                 self._abort(stream.stream_id, opened)
 
     # ---- opening, on the threads of `Opener` ------------------------------------------------------------------------
+    def _admitted(self, stream: Stream) -> None:
+        stream.tell(Admitted())
+        self._opener.put(stream)
+
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
         sinks: dict[str, OpenStage] = {}
@@ -276,9 +272,7 @@ class Orchestrator:
     def close(self) -> None:
         """End all streams with an error and stop."""
         self._tell_all(ShuttingDown("the server is shutting down"))
-        deadline = time.monotonic() + CLOSE_S
-        for thread in list(self._threads.values()):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._tasks.close()
         self._stop.set()
         self._opener.close()
         self._thread.join(CLOSE_S)

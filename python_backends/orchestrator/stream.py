@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,8 +13,8 @@ from python_backends.config.errors import Cancelled, OmniError, ProtocolError, S
 from python_backends.config.media_inputs import MediaArrays
 from python_backends.connectors.chunk import Chunk, SequenceChecker
 from python_backends.orchestrator.limits import Timeouts
-from python_backends.orchestrator.mailbox import Mailbox
 from python_backends.orchestrator.request import OmniRequest
+from python_backends.orchestrator.tasks import Task, Wait
 
 POLL_S = 0.25  # between two looks at whether the client is still there
 
@@ -76,7 +77,7 @@ Event = Chunk | Admitted | OpenStage | EngineDied | Draining | OmniError
 class Stream:
     """State of one request between its arrival and its last response.
 
-    Everything but `mailbox` belongs to the thread that serves the request. `media`: raw media on their way to the
+    Everything but `task` belongs to the task that serves the request. `media`: raw media on their way to the
     Thinker; empty once it has them. `finished`: by stage, how it ended and what it counted. `urgent`: what was taken
     should leave at once.
     """
@@ -84,10 +85,10 @@ class Stream:
     stream_id: str
     request: OmniRequest
     responder: Responder
+    task: Task
     timeouts: Timeouts = Timeouts()
     media: MediaArrays = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
-    mailbox: Mailbox[Event] = field(default_factory=Mailbox)
     admitted: bool = False
     stages: list[OpenStage] = field(default_factory=list)
     finished: dict[str, dict] = field(default_factory=dict)
@@ -112,22 +113,22 @@ class Stream:
 
     def tell(self, event: Event) -> None:
         """Called by any thread: something happened to the stream."""
-        self.mailbox.put([event])
+        self.task.tell([event])
 
     def tell_chunks(self, chunks: list[Chunk]) -> None:
         """Called by any thread: chunks came, which leave together."""
         gathers = all(chunk.kind == "text" and not chunk.finished and chunk.error is None for chunk in chunks)
-        self.mailbox.put(chunks, may_gather=gathers)
+        self.task.tell(chunks, may_gather=gathers)
 
-    def advance(self, gather_until: float | None = None) -> None:
+    def advance(self, gather_until: float | None = None) -> Generator[Wait, None, None]:
         """Wait for what happens next and note it. Until `gather_until`, of the monotonic clock, text alone gathers.
 
         Raises the OmniError that ends the stream: a stage's, a time limit, the client's leaving, a shutdown.
         """
         times = [self._next_poll, gather_until, self._ends_at, *(end for end, _ in self._deadlines())]
-        timeout_s = min(at for at in times if at is not None) - time.monotonic()
-        self.mailbox.wait(timeout_s, gather=gather_until is not None)
-        while (event := self.mailbox.pop()) is not None:
+        if gather_until is not None or not self.task.was_told:
+            yield Wait(min(at for at in times if at is not None), gathers=gather_until is not None)
+        while (event := self.task.take()) is not None:
             self._note(event)
         now = time.monotonic()
         if not self.complete:
