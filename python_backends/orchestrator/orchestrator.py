@@ -26,6 +26,8 @@ from python_backends.orchestrator.tasks import CLOSE_S, Tasks, Wait
 
 log = logging.getLogger(__name__)
 
+ALL_STREAMS = "*"  # the stream id of what a stage's model tells of all streams
+GATHER = 512  # chunks that are merged at most before they are passed on
 ABORT_S = 120.0  # an engine that hangs takes an abort when it goes on, or is killed long before this
 
 
@@ -231,19 +233,28 @@ class Orchestrator:
     # ---- what the stages send ---------------------------------------------------------------------------------------
     def _receive(self) -> None:
         while not self._stop.is_set():
+            by_stream: dict[str, list[Chunk]] = {}
+            for chunk in self._gather():
+                by_stream.setdefault(chunk.stream_id, []).append(chunk)
+            for notice in by_stream.pop(ALL_STREAMS, []):
+                self._take_notice(notice)
+            for stream_id, chunks in by_stream.items():
+                if (stream := self._streams.get(stream_id)) is not None:
+                    stream.tell_chunks(chunks)  # otherwise it ended; what was under way may still arrive
+
+    def _gather(self) -> list[Chunk]:
+        """Everything that has arrived: what arrived for one client can leave as one response."""
+        chunks: list[Chunk] = []
+        while not chunks or (len(chunks) < GATHER and self._receiver.waiting()):
             try:
-                chunks = self._receiver.receive(50)
+                more = self._receiver.receive(50)
             except ProtocolError as error:
                 log.error("dropped a message: %s", error)
                 continue
-            by_stream: dict[str, list[Chunk]] = {}
-            for chunk in chunks:
-                by_stream.setdefault(chunk.stream_id, []).append(chunk)
-            for notice in by_stream.pop("*", []):
-                self._take_notice(notice)
-            for stream_id, mine in by_stream.items():
-                if (stream := self._streams.get(stream_id)) is not None:
-                    stream.tell_chunks(mine)  # otherwise it ended; what was under way may still arrive
+            if not more:
+                break
+            chunks += more
+        return chunks
 
     def _take_notice(self, chunk: Chunk) -> None:
         """What a stage's model tells of all streams: an engine died, or the server stops."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,19 +90,20 @@ class Stream:
     timeouts: Timeouts = Timeouts()
     media: MediaArrays = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
-    admitted: bool = False
     stages: list[OpenStage] = field(default_factory=list)
     finished: dict[str, dict] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     urgent: bool = False
     _checker: SequenceChecker = field(default_factory=SequenceChecker)
-    _ends_at: float | None = None
+    _drained_at: float | None = None
+    _ends_at: float = math.inf
     _next_poll: float = 0.0
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._next_poll = self.started + POLL_S
+        self._limit()
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -125,49 +127,59 @@ class Stream:
 
         Raises the OmniError that ends the stream: a stage's, a time limit, the client's leaving, a shutdown.
         """
-        times = [self._next_poll, gather_until, self._ends_at, *(end for end, _ in self._deadlines())]
         if gather_until is not None or not self.task.was_told:
-            yield Wait(min(at for at in times if at is not None), gathers=gather_until is not None)
+            until = min(self._next_poll, self._ends_at, gather_until or math.inf)
+            yield Wait(until, gathers=gather_until is not None)
         while (event := self.task.take()) is not None:
             self._note(event)
         now = time.monotonic()
-        if not self.complete:
-            for end, reason in self._deadlines():
-                if now >= end:
-                    raise TimedOut(reason)
-            if self._ends_at is not None and now >= self._ends_at:
-                raise ShuttingDown("the server is shutting down")
-            if now >= self._next_poll:
-                self._next_poll = now + POLL_S
-                if self.responder.cancelled():
-                    raise Cancelled("the client cancelled the request")
+        if self.complete:
+            return
+        if now >= self._ends_at:
+            raise self._end_reason()
+        if now >= self._next_poll:
+            self._next_poll = now + POLL_S
+            if self.responder.cancelled():
+                raise Cancelled("the client cancelled the request")
 
-    def _deadlines(self) -> list[tuple[float, str]]:
-        """Until when the request may run, by each time limit that still counts, with the limit in words."""
-        limits, found = self.timeouts, []
-        if limits.queue_s is not None and not self.admitted:
-            found.append((limits.queue_s, "queue_s: not started"))
+    def _limit(self) -> None:
+        """Find out until when the stream may run, after something that a time limit ends with."""
+        self._ends_at = min((end for end, _ in self._limits()), default=math.inf)
+
+    def _limits(self) -> Iterator[tuple[float, OmniError]]:
+        """Until when the stream may run, by each limit that still counts, and the error that ends it then."""
+        limits = self.timeouts
+        if limits.queue_s is not None and "admitted" not in self.timings:
+            yield self.started + limits.queue_s, TimedOut(f"queue_s: not started within {limits.queue_s:g} s")
         if limits.first_audio_s is not None and self.request.wants_audio and "first_audio" not in self.timings:
-            found.append((limits.first_audio_s, "first_audio_s: no audio"))
+            yield (
+                self.started + limits.first_audio_s,
+                TimedOut(f"first_audio_s: no audio within {limits.first_audio_s:g} s"),
+            )
         if limits.total_s is not None:
-            found.append((limits.total_s, "total_s: not complete"))
-        return [(self.started + limit, f"{words} within {limit:g} s") for limit, words in found]
+            yield self.started + limits.total_s, TimedOut(f"total_s: not complete within {limits.total_s:g} s")
+        if self._drained_at is not None:
+            yield self._drained_at, ShuttingDown("the server is shutting down")
+
+    def _end_reason(self) -> OmniError:
+        return min(self._limits(), key=lambda limit: limit[0])[1]
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Chunk):
             self._take(event)
         elif isinstance(event, Admitted):
-            self.admitted = True
             self.mark("admitted")
+            self._limit()
         elif isinstance(event, OpenStage):
             self.stages.append(event)
         elif isinstance(event, EngineDied):
             if event.stage not in self.finished and any(opened.instance == event.instance for opened in self.stages):
                 raise StageFailed(f"the {event.stage} engine died; try again")
         elif isinstance(event, Draining):
-            if not self.admitted:
+            if "admitted" not in self.timings:
                 raise ShuttingDown("the server is shutting down")
-            self._ends_at = self._ends_at or event.ends_at
+            self._drained_at = self._drained_at or event.ends_at
+            self._limit()
         else:
             raise event
 
@@ -182,7 +194,8 @@ class Stream:
                     self._text.append(chunk.meta["text"])
         elif chunk.kind == "audio":
             if chunk.tensors["audio"].size:
-                self.mark("first_audio")
+                if self.mark("first_audio"):
+                    self._limit()
                 self.urgent = True
                 self._audio.append(chunk.tensors["audio"])
         elif chunk.kind != "progress":

@@ -11,8 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 THREADS = 4
@@ -20,8 +19,7 @@ GRID_S = 0.002  # a wait that gathers ends at multiples of it: one wake-up of th
 CLOSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """What a task yields: it goes on when it is told something, at the latest at `until` of the monotonic clock. While
     it gathers, what may gather does not wake it."""
 
