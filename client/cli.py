@@ -70,7 +70,8 @@ async def _run(args: argparse.Namespace) -> int:
                     print(event.text, end="", flush=True)
                 elif isinstance(event, AudioChunk):
                     first_audio = now if first_audio is None else first_audio
-                    wav.write(event.samples)
+                    if wav is not None:
+                        wav.write(event.samples)
                 else:
                     summary = event.body
             total = time.monotonic() - started

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import numpy as np
@@ -72,7 +73,7 @@ class OmniClient:
     async def __aenter__(self) -> OmniClient:
         return self
 
-    async def __aexit__(self, *exc) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -174,7 +175,7 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _events(result) -> list[TextDelta | AudioChunk | Summary]:
+def _events(result: Any) -> list[TextDelta | AudioChunk | Summary]:
     events: list[TextDelta | AudioChunk | Summary] = []
     for output in result.get_response().outputs:
         value = result.as_numpy(output.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -25,7 +26,7 @@ class SafetensorsSource:
             single = self._path / "model.safetensors"
             with safe_open(single, framework="pt") as handle:
                 self._files = {name: single for name in handle.keys()}  # noqa: SIM118 (the handle is no mapping)
-        self._open: dict[Path, object] = {}
+        self._open: dict[Path, Any] = {}
 
     def has(self, name: str) -> bool:
         return name in self._files

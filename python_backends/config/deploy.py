@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from python_backends.config.deploy_keys import ConnectorExtra, DeployKeys, check_keys
 from python_backends.config.deploy_layers import DeployError, apply_platform, apply_settings, find_profile, read_layers
@@ -54,8 +55,10 @@ class DeployConfig:
     def schedule(self) -> ChunkSchedule:
         """How the Talker cuts codes; `steady` 0 (all at the end) in full-payload mode."""
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
-        initial = 1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames
-        return ChunkSchedule(initial, steady, doubling=self.adaptive_first_chunk)
+        initial = chunks.initial_codec_chunk_frames
+        if isinstance(initial, str):  # "auto"
+            return ChunkSchedule(1, steady, doubling=True)
+        return ChunkSchedule(initial, steady, doubling=False)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -196,7 +199,9 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
 def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
-    sections = [(f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()]
+    sections: list[tuple[str, Any]] = [
+        (f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()
+    ]
     sections += [(_where(stage), stage) for stage in stages.values()]
     for where, section in sections:
         for name, item in keys_of(type(section)).items():

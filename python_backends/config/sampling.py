@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from python_backends.config.errors import InvalidRequest
 
@@ -78,7 +79,7 @@ class TalkerSampling:
         _in_range(self, "predictor_top_p", 1e-6, 1.0)
 
 
-def sampling_from_dict(cls: type, values: object, path: str):
+def sampling_from_dict(cls: type, values: object, path: str) -> Any:
     """Build `cls` from a JSON object; `path` prefixes field names in errors. Unknown fields are errors."""
     if not isinstance(values, dict):
         raise InvalidRequest(path, f"must be an object, got {type(values).__name__}")

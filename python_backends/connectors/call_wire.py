@@ -24,7 +24,7 @@ def pack(message: dict) -> list[bytes | memoryview]:
         if value.dtype.name not in DTYPES:
             raise ValueError(f"an array of dtype {value.dtype} cannot be sent")
         # Through bytes: an array without elements has no memory to show.
-        arrays.append(memoryview(np.ascontiguousarray(value).reshape(-1)).cast("B") if value.size else memoryview(b""))
+        arrays.append(np.ascontiguousarray(value).reshape(-1).data.cast("B") if value.size else memoryview(b""))
         return msgpack.ExtType(_ARRAY, msgpack.packb((len(arrays), value.dtype.name, value.shape)))
 
     head = msgpack.packb(message, default=place)

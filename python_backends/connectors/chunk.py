@@ -59,7 +59,7 @@ def encode(chunks: Sequence[Chunk]) -> list[bytes | bytearray | memoryview]:
                 small += array.tobytes()
                 small += bytes(-len(small) % _ALIGN)
             else:
-                large.append(memoryview(np.ascontiguousarray(array)).cast("B"))
+                large.append(np.ascontiguousarray(array).data.cast("B"))
                 specs.append((name, dtype, array.shape, len(large), 0))
         headers.append(
             (chunk.stream_id, chunk.source, chunk.seq, chunk.kind, chunk.finished, chunk.error, chunk.meta, specs)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import asdict
+from typing import Any
 
 import zmq
 
@@ -196,11 +197,12 @@ class Orchestrator:
 
     def _payload(self, name: str, stream: Stream, sink: OpenStage | None) -> dict:
         request = stream.request
-        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        payload: dict[str, Any] = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
         payload |= {"sink": sink.data if sink else None, "seed": request.seed}
         if name == "talker":
+            assert sink is not None  # its decoder was opened before it
             schedule = asdict(self._schedule_for(sink.reply))
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0

@@ -71,7 +71,7 @@ class OmniModel:
         self._guard = UnreadGuard(
             UnreadLimits(deploy.keys.max_unread_gb, deploy.keys.max_unread_s),
             lambda: anonymous_bytes_of(server_process()),
-            lambda: not len(self._orchestrator),
+            lambda: not self._orchestrator,
             take_the_server_down,
         )
         try:
@@ -109,6 +109,7 @@ class OmniModel:
             except OmniError as error:
                 responder.error(error)
                 continue
+            assert self._orchestrator is not None  # Triton calls only what has been initialised
             self._orchestrator.submit(raw, responder, media)
 
     def finalize(self) -> None:

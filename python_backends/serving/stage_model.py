@@ -7,7 +7,9 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 import zmq
@@ -32,6 +34,10 @@ from python_backends.serving.triton_io import (
 
 log = logging.getLogger(__name__)
 _DRAIN_GRACE_S = 0.5
+
+
+def _has_ended(socket: Path) -> bool:
+    return not socket.exists()
 
 
 class StageModel:
@@ -88,7 +94,7 @@ class StageModel:
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]
 
-    def _answer(self, request):
+    def _answer(self, request: Any) -> Any:
         """`{"op": "status"}` asks for the counts of all replicas, `{"op": "open_all", "streams": [...]}` opens streams
         and is answered for each, also with errors: Triton 2.51 never unloads a model whose BLS call was answered with
         an error response, and waits out its exit timeout.
@@ -146,7 +152,7 @@ class StageModel:
             try:
                 chunk = Chunk("*", self.stage, 0, "abort", True, meta=meta)
                 # A BLS model that has ended takes its socket away.
-                self._sender.send(f"ipc://{socket}", [chunk], lambda at=socket: not at.exists())
+                self._sender.send(f"ipc://{socket}", [chunk], partial(_has_ended, socket))
             except StageFailed as error:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 

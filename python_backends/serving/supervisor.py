@@ -54,7 +54,7 @@ class EngineSupervisor:
     def __init__(self, launch: EngineLaunch, on_death: Callable[[str], None]) -> None:
         self._launch = launch
         self._on_death = on_death
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._epoch = 0
         self._process: subprocess.Popen | None = None
         self._ready = threading.Event()
@@ -190,6 +190,7 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
+        assert process.stdin is not None
         try:
             process.stdin.write(line)
             process.stdin.flush()
@@ -200,7 +201,12 @@ class EngineSupervisor:
     def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
         """Take what the process says until it has ended; end it when it has stalled."""
         exited = threading.Event()
-        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
+
+        def note_the_end() -> None:
+            process.wait()
+            exited.set()
+
+        threading.Thread(target=note_the_end, daemon=True).start()
         self._beat_at = time.monotonic()
         while not exited.is_set() and not self._closing.is_set():
             self._pump(socket)

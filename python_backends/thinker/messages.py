@@ -198,7 +198,7 @@ def _input_audio(part: dict, path: str) -> MediaRef:
 
 
 _VIDEO_OPTIONS = ("fps", "num_frames", "use_audio_in_video")
-_PART_READERS: dict[str, Callable[[dict, str], MediaRef] | type[str]] = {
+_PART_READERS: dict[str, Callable[..., Any]] = {
     "text": str,
     "audio_url": _url_part("audio"),
     "input_audio": _input_audio,
