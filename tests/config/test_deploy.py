@@ -112,6 +112,15 @@ def test_a_vllm_omni_file_on_other_platforms(on):
     assert "gpu_memory_utilization" not in cpu.replicas["thinker"][0].options["engine_args"]
 
 
+def test_float32_on_a_gpu_is_exact_in_triton_kernels(on):
+    """Without the variable Triton's float32 products, vLLM's too, are TF32; the operator's own setting wins."""
+    overrides = ["stages.0.dtype=float32", "stages.1.dtype=float32", "stages.1.env={TRITON_F32_DEFAULT: tf32}"]
+    exact = {name: on("cuda", "one_gpu", overrides).replicas[name][0].env for name in ("thinker", "talker", "code2wav")}
+    assert exact["thinker"]["TRITON_F32_DEFAULT"] == "ieee" and exact["talker"]["TRITON_F32_DEFAULT"] == "tf32"
+    assert "TRITON_F32_DEFAULT" not in exact["code2wav"]
+    assert on("cpu", "cpu").replicas["talker"][0].env == {}
+
+
 def test_a_platform_section_is_merged_deep_by_stage_id(on, written):
     path = written({
         "base_config": "one_gpu",

@@ -119,6 +119,19 @@ def test_moe_block_twice(bench, rows, few_rows, normalise):
         close_blocks(kernels, bench, kernels.moe_block(*arguments), bench.torch.moe_block(*arguments), following)
 
 
+@pytest.mark.parametrize("rows", [1, 40])
+def test_experts_of_prompts_without_a_grouped_product_of_torch(bench, rows, monkeypatch):
+    """float32: torch's grouped product asks the host for its groups, which no captured prefill can hold."""
+    monkeypatch.setattr(torch, "_grouped_mm", None)
+    torch.manual_seed(rows)
+    layer, following = bench.weights.backbone.layers[0], torch.rand(64)
+    for kernels in (bench.triton, TritonKernels(bench.weights, bench.shape)):
+        for _ in range(2):
+            arguments = (torch.randn(rows, 64), layer.mlp, following, EPS)
+            ours, expected = kernels.prefill_moe(*arguments), bench.torch.prefill_moe(*arguments)
+            close_blocks(kernels, bench, ours, expected, following)
+
+
 def test_ties_between_experts_go_to_the_lower_id(bench):
     moe = bench.weights.backbone.layers[0].mlp
     logits = torch.tensor([[1.0, 3.0, 1.0, 1.0, -2.0, 1.0, 0.5], [0.0, -0.0, -1.0, 2.0, 0.0, 2.0, 0.5]])

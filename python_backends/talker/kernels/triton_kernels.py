@@ -13,11 +13,11 @@ from python_backends.talker.kernels import (
     triton_rows,
     triton_sampling,
 )
-from python_backends.talker.kernels.grouped_moe import grouped_moe
+from python_backends.talker.kernels.grouped_moe import can_group, grouped_moe
 from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
-from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts
+from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts, moe_tiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles, moe_few
 from python_backends.talker.kernels.triton_routing import select
 from python_backends.talker.sampler import RowSettings, suppressed_codes
@@ -61,7 +61,7 @@ class KernelChoices:
 
     tiles: dict[str, Tile] = field(default_factory=dict)
     vectors: dict[str, VectorTile] = field(default_factory=dict)
-    moe: MoeTiles = MoeTiles()
+    moe: MoeTiles | None = None
     few: FewTiles = FewTiles()
     splits: int | None = None
     few_rows: int = FEW_ROWS
@@ -135,10 +135,14 @@ class TritonKernels:
             logits = vector(x, moe.routing, tile, norm=moe.norm, eps=eps, dtype=torch.float32)
             return Rows(moe_few(x, moe, select(logits[None], moe, None), eps, self._choices.few))
         parts = triton_linear.linear_parts(mixed, out, self.tile("out", count))
-        x, normed = triton_rows.sum_norm(parts, rows.x, moe.norm, eps)
-        logits = triton_linear.linear_parts(normed, moe.routing, self.tile("router", count))
+        return self._experts(*triton_rows.sum_norm(parts, rows.x, moe.norm, eps), moe, following, eps)
+
+    def _experts(
+        self, x: torch.Tensor, normed: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        logits = triton_linear.linear_parts(normed, moe.routing, self.tile("router", len(x)))
         routing = select(logits, moe, self._counts)
-        parts = expert_parts(normed, moe, routing, self._choices.moe)
+        parts = expert_parts(normed, moe, routing, self._choices.moe or moe_tiles(x.dtype))
         return Rows(*triton_rows.sum_norm(parts, x, following, eps, row_major=True, clear=self._counts))
 
     def prefill_attention(
@@ -147,7 +151,9 @@ class TritonKernels:
         return triton_prefill.prefill_attention(q, k_cache, v_cache, layout.tiles)
 
     def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
-        return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
+        if can_group(x):
+            return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
+        return self._experts(x, triton_rows.rms_norm(x, moe.norm, eps), moe, following, eps)
 
     def rotate_store(
         self,

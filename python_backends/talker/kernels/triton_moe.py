@@ -34,6 +34,13 @@ class MoeTiles:
     shared_m: int = 64
 
 
+def moe_tiles(dtype: torch.dtype) -> MoeTiles:
+    """Tiles for one dtype: exact float32 products use no tensor cores, hold twice the bytes and want small blocks."""
+    if dtype == torch.float32:
+        return MoeTiles(64, 32, 4, 2, 64, 32, 4, 2, shared_m=32)
+    return MoeTiles()
+
+
 @triton.jit
 def _up_tile(normed_ptr, w_ptr, entry, column, middle_ptr, K: tl.constexpr, WIDTH: tl.constexpr,
              CHOICES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
