@@ -14,7 +14,6 @@ from python_backends.talker.kernels.triton_routing import select
 from python_backends.talker.kernels.triton_rows import rms_norm
 from python_backends.talker.weights import MoeWeights
 
-
 GROUPED_ARCHITECTURES = (9, 10)
 
 
