@@ -54,7 +54,6 @@ class Orchestrator:
         address: str,
         open_stage: Callable[[str, list[dict]], list[dict | OmniError]],
         schedule: ChunkSchedule,
-        adaptive_first_chunk: bool = False,
         defaults: RequestDefaults | None = None,
         limits: Limits | None = None,
         give_up: Callable[[str], None] = lambda stage: None,
@@ -64,7 +63,6 @@ class Orchestrator:
         self._give_up = give_up
         self._refusal = refusal
         self._schedule = schedule
-        self._adaptive = adaptive_first_chunk
         self._defaults = defaults
         self._limits = limits or Limits()
         self._context = zmq.Context()
@@ -141,16 +139,11 @@ class Orchestrator:
             return payload | {"sample_format": request.audio_format}
         payload |= {"sink": stream.stages[-1].data if stream.stages else None, "seed": request.seed}
         if name == "talker":
-            schedule = asdict(self._schedule_for(stream.stages[-1].reply))
+            schedule = asdict(self._schedule)
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
         return payload | {"media": stream.media} if stream.media else payload
-
-    def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
-        if not self._adaptive or self._schedule.steady == 0:
-            return self._schedule
-        return ChunkSchedule(steady=self._schedule.steady, doubling=True, **decoder_reply["first_chunk"])
 
     def _opened(self, stream: Stream, opened: OpenStage) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.talker.request import MultimodalPrompt
+from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.talker.rope_index import rope_positions
 from python_backends.talker.shapes import TalkerShape
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.talker.request import MultimodalPrompt
+from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.talker.shapes import TalkerShape
 
 

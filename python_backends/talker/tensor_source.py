@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from python_backends.checkpoints.safetensors_source import SafetensorsSource
+from python_backends.engines_common.weights import SafetensorsSource
 
 
 class TensorSource(Protocol):

@@ -89,6 +89,8 @@ def test_a_vllm_omni_file_means_the_same_here(on):
     assert talker.options["cuda_graphs"] and not code2wav.options["cuda_graphs"]
     assert talker.options["max_prefill_rows"] == 32768 and code2wav.options["max_step_frames"] == 3200
     assert config.schedule == ChunkSchedule(4, 25) and not config.adaptive_first_chunk
+    growing = on("cuda", "one_gpu")
+    assert growing.schedule == ChunkSchedule(1, 25, doubling=True, loaded_initial=4, idle_streams=4)
     assert config.sampling_defaults["talker"] == {
         "temperature": 0.9, "top_k": 50, "max_tokens": 4096, "repetition_penalty": 1.05
     }  # fmt: skip
