@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import torch
 
 from python_backends.code2wav.engine import Code2WavEngine
 from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest
@@ -20,14 +19,14 @@ from python_backends.talker.engine import TalkerEngine
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.request import TalkerRequest, TextChunk
 from python_backends.talker.transfer import HostTransfer
+from tests.cpu import products_round_alike
 from tests.talker.oracle import USER, chat
 
-AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 SMALL = [
     "stages.1.max_num_seqs=4",
     "stages.1.max_model_len=128",
     "stages.2.max_num_seqs=4",
-    f"stages.2.batch_invariant={'false' if AVX512 else 'true'}",
+    f"stages.2.batch_invariant={'false' if products_round_alike() else 'true'}",
     "connectors.data_plane.extra={initial_codec_chunk_frames: 2, codec_chunk_frames: 5}",
 ]
 SWITCHES = ("cuda_graphs", "async_chunk", "async_output", "stages.1.replicas")
