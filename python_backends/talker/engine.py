@@ -11,15 +11,15 @@ from pathlib import Path
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
 from python_backends.engines_common.delivery import Delivery, InlineDelivery, ThreadDelivery
+from python_backends.engines_common.transfer import CodeTransfer, HostTransfer, PinnedTransfer, can_pin
+from python_backends.talker.model.slots import sampling_columns
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.output import ChunkBuilder, StepOutput
 from python_backends.talker.prompt import build_prompt
 from python_backends.talker.request import TalkerRequest, TalkerSink, TextChunk
 from python_backends.talker.runner import SlotStart, TalkerRunner
 from python_backends.talker.scheduler import Scheduler, widest_top_k
-from python_backends.talker.slots import sampling_columns
 from python_backends.talker.stream import Stream
-from python_backends.talker.transfer import CodeTransfer, HostTransfer, PinnedTransfer, can_pin
 
 SEED_BITS = 64
 DRAWN_SEED_BITS = 32

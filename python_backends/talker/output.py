@@ -12,9 +12,9 @@ import torch
 from python_backends.config.errors import OmniError, StageFailed
 from python_backends.config.stage import Finish
 from python_backends.engines_common.delivery import Delivery
+from python_backends.engines_common.transfer import CodeTransfer
 from python_backends.talker.request import TalkerSink
 from python_backends.talker.stream import Stream
-from python_backends.talker.transfer import CodeTransfer
 
 log = logging.getLogger(__name__)
 

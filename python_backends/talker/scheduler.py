@@ -6,9 +6,9 @@ from collections import deque
 
 import numpy as np
 
+from python_backends.talker.model.shapes import TokenIds
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.prefill import PrefillPart
-from python_backends.talker.shapes import TokenIds
+from python_backends.talker.prompt import PrefillPart
 from python_backends.talker.stream import Stream
 
 

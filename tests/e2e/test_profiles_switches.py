@@ -15,10 +15,10 @@ from python_backends.code2wav.engine import Code2WavEngine
 from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest
 from python_backends.config.deploy import load_deploy_config
 from python_backends.config.sampling import TalkerSampling
+from python_backends.engines_common.transfer import HostTransfer
 from python_backends.talker.engine import TalkerEngine
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.request import TalkerRequest, TextChunk
-from python_backends.talker.transfer import HostTransfer
 from tests.cpu import products_round_alike
 from tests.talker.oracle import USER, chat
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from python_backends.config.sampling import TalkerSampling
+from python_backends.engines_common.tensor_source import RandomSource
 from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.kernels.torch_kernels import TorchKernels
@@ -18,12 +19,11 @@ from python_backends.talker.kernels.triton_moe import MoeTiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles
 from python_backends.talker.kernels.triton_prefill import gather_sum_norm
 from python_backends.talker.kernels.triton_routing import select
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.shapes import DecoderShape, TalkerShape, TokenIds
-from python_backends.talker.slots import sampling_columns
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import DecoderShape, TalkerShape, TokenIds
+from python_backends.talker.model.slots import sampling_columns
+from python_backends.talker.model.weights import TalkerWeights, load_weights
 from python_backends.talker.step import rotary_of
-from python_backends.talker.tensor_source import RandomSource
-from python_backends.talker.weights import TalkerWeights, load_weights
 
 EPS = 1e-6
 

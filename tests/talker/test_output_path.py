@@ -12,11 +12,11 @@ import torch
 from python_backends.config.errors import OmniError, Overloaded, StageFailed
 from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule
+from python_backends.engines_common.transfer import HostTransfer, PinnedTransfer
 from python_backends.talker import engine as engine_module
 from python_backends.talker.engine import TalkerEngine, why_synchronous
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.request import TalkerRequest, TextChunk
-from python_backends.talker.transfer import HostTransfer, PinnedTransfer
 from tests.talker.fake_runner import DelayedTransfer, FakeRunner, expected_codes
 from tests.talker.oracle import USER, chat
 from tests.talker.sinks import RecordingSink, drain
@@ -190,11 +190,7 @@ def test_the_output_path_on_the_cpu_and_with_a_transfer(talker_checkpoint):
 
 
 def test_pageable_memory_is_refused_at_the_start(monkeypatch):
-    empty = torch.empty
-
-    def pageable(*size, pin_memory=False, **keywords):
-        return empty(*size, **{**keywords, "device": "cpu"})
-
-    monkeypatch.setattr(torch, "empty", pageable)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     with pytest.raises(RuntimeError, match="pinned"):
         PinnedTransfer(2, 4, 16, torch.device("cpu"))

@@ -12,7 +12,7 @@ from python_backends.talker.kernels.triton_linear import Tile, linear_parts
 from python_backends.talker.kernels.triton_prefill import gather_sum_norm
 from python_backends.talker.kernels.triton_routing import select
 from python_backends.talker.kernels.triton_rows import rms_norm
-from python_backends.talker.weights import MoeWeights
+from python_backends.talker.model.weights import MoeWeights
 
 GROUPED_ARCHITECTURES = (9, 10)
 

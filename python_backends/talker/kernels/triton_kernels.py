@@ -14,15 +14,15 @@ from python_backends.talker.kernels import (
     triton_sampling,
 )
 from python_backends.talker.kernels.grouped_moe import can_group, grouped_moe
-from python_backends.talker.kernels.interface import Rotary, Rows
-from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
+from python_backends.talker.kernels.interface import Rows
+from python_backends.talker.kernels.torch_sampling import suppressed_codes
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts, moe_tiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles, moe_few
 from python_backends.talker.kernels.triton_routing import select
-from python_backends.talker.sampler import RowSettings, suppressed_codes
-from python_backends.talker.shapes import TalkerShape
-from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import TalkerShape
+from python_backends.talker.model.weights import MlpWeights, MoeWeights, TalkerWeights
 
 FEW_ROWS = 2
 SPLITS_BY_ROWS = ((8, 16), (32, 8), (1 << 30, 4))
@@ -71,6 +71,9 @@ class TritonKernels:
     """See `Kernels`. Needs contiguous tensors; the sums of a row never depend on its batch mates' values."""
 
     name = "triton"
+    rotate_store = staticmethod(triton_attention.rotate_store)
+    predictor_attention = staticmethod(triton_attention.predictor_attention)
+    prefill_attention = staticmethod(triton_prefill.prefill_attention)
 
     def __init__(self, weights: TalkerWeights, shape: TalkerShape, choices: KernelChoices | None = None) -> None:
         device = weights.text_table.device
@@ -145,28 +148,10 @@ class TritonKernels:
         parts = expert_parts(normed, moe, routing, self._choices.moe or moe_tiles(x.dtype))
         return Rows(*triton_rows.sum_norm(parts, x, following, eps, row_major=True, clear=self._counts))
 
-    def prefill_attention(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
-    ) -> torch.Tensor:
-        return triton_prefill.prefill_attention(q, k_cache, v_cache, layout.tiles)
-
     def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
         if can_group(x):
             return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
         return self._experts(x, triton_rows.rms_norm(x, moe.norm, eps), moe, following, eps)
-
-    def rotate_store(
-        self,
-        qkv: torch.Tensor,
-        weights: AttentionWeights,
-        rotary: Rotary,
-        slots: torch.Tensor,
-        cache_rows: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        eps: float,
-    ) -> torch.Tensor:
-        return triton_attention.rotate_store(qkv, weights, rotary, slots, cache_rows, k_cache, v_cache, eps)
 
     def decode_attention(
         self,
@@ -179,18 +164,6 @@ class TritonKernels:
     ) -> torch.Tensor:
         splits = self._choices.splits or next(splits for rows, splits in SPLITS_BY_ROWS if len(q) <= rows)
         return triton_attention.decode_attention(q, k_cache, v_cache, slots, lengths, splits)
-
-    def predictor_attention(
-        self,
-        qkv: torch.Tensor,
-        weights: AttentionWeights,
-        rotary: Rotary,
-        k_buffer: torch.Tensor,
-        v_buffer: torch.Tensor,
-        first: int,
-        eps: float,
-    ) -> torch.Tensor:
-        return triton_attention.predictor_attention(qkv, weights, rotary, k_buffer, v_buffer, first, eps)
 
     def draw_first(
         self, logits: torch.Tensor, settings: RowSettings, seen: torch.Tensor, slots: torch.Tensor
