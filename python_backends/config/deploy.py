@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from python_backends.config.deploy_keys import ConnectorExtra, DeployKeys, check_keys
 from python_backends.config.deploy_layers import DeployError, apply_platform, apply_settings, find_profile, read_layers
@@ -21,6 +20,9 @@ from python_backends.config.stage_keys import STAGES, StageKeys
 __all__ = ["STAGES", "DeployConfig", "DeployError", "default_profile", "load_deploy_config"]
 _SAMPLING = {"thinker": ThinkerSampling, "talker": TalkerSampling}
 _UNUSED_SAMPLING = ("detokenize",)
+# `auto`: the first chunk has one frame while so many streams are open, and otherwise as many frames as here.
+IDLE_STREAMS = 4
+LOADED_FIRST_CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,9 @@ class DeployConfig:
     def schedule(self) -> ChunkSchedule:
         """How the Talker cuts codes; `steady` 0 (all at the end) in full-payload mode."""
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
-        initial = chunks.initial_codec_chunk_frames
-        if isinstance(initial, str):  # "auto"
-            return ChunkSchedule(1, steady, doubling=True)
-        return ChunkSchedule(initial, steady, doubling=False)
+        if self.adaptive_first_chunk and steady:
+            return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
+        return ChunkSchedule(1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -199,9 +200,7 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
 def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
-    sections: list[tuple[str, Any]] = [
-        (f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()
-    ]
+    sections = [(f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()]
     sections += [(_where(stage), stage) for stage in stages.values()]
     for where, section in sections:
         for name, item in keys_of(type(section)).items():

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import asdict
-from typing import Any
 
 import zmq
 
@@ -54,7 +53,6 @@ class Orchestrator:
         address: str,
         open_stage: Callable[[str, list[dict]], list[dict | OmniError]],
         schedule: ChunkSchedule,
-        adaptive_first_chunk: bool = False,
         defaults: RequestDefaults | None = None,
         limits: Limits | None = None,
         give_up: Callable[[str], None] = lambda stage: None,
@@ -64,7 +62,6 @@ class Orchestrator:
         self._give_up = give_up
         self._refusal = refusal
         self._schedule = schedule
-        self._adaptive = adaptive_first_chunk
         self._defaults = defaults
         self._limits = limits or Limits()
         self._context = zmq.Context()
@@ -172,7 +169,7 @@ class Orchestrator:
 
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
-        sinks: dict[str, OpenStage] = {}
+        sinks: dict[str, str] = {}
         for name in reversed(streams[0].expected):
             streams = [stream for stream in streams if stream.stream_id in self._streams]
             if not streams:
@@ -189,30 +186,24 @@ class Orchestrator:
             for stream, reply in zip(asked, replies, strict=True):
                 if isinstance(reply, OmniError):
                     stream.tell(reply)
-                elif self._opened(stream, opened := OpenStage(name, reply)):
-                    sinks[stream.stream_id] = opened
+                elif self._opened(stream, opened := OpenStage(name, reply["data"], reply["instance"])):
+                    sinks[stream.stream_id] = opened.data
                     streams.append(stream)
         for stream in streams:
             stream.media = {}  # an answer may take minutes
 
-    def _payload(self, name: str, stream: Stream, sink: OpenStage | None) -> dict:
+    def _payload(self, name: str, stream: Stream, sink: str | None) -> dict:
         request = stream.request
-        payload: dict[str, Any] = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
-        payload |= {"sink": sink.data if sink else None, "seed": request.seed}
+        payload |= {"sink": sink, "seed": request.seed}
         if name == "talker":
-            assert sink is not None  # its decoder was opened before it
-            schedule = asdict(self._schedule_for(sink.reply))
+            schedule = asdict(self._schedule)
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
         return payload | {"media": stream.media} if stream.media else payload
-
-    def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
-        if not self._adaptive or self._schedule.steady == 0:
-            return self._schedule
-        return ChunkSchedule(steady=self._schedule.steady, doubling=True, **decoder_reply["first_chunk"])
 
     def _opened(self, stream: Stream, opened: OpenStage) -> bool:
         """Tell the stream; False when it has ended, or ends as the engine has."""

@@ -34,20 +34,11 @@ class Responder(Protocol):
 
 @dataclass(frozen=True)
 class OpenStage:
-    """A stage that holds resources for a stream, and its reply to the call that opened it."""
+    """A stage that holds resources for a stream; `data` takes its chunks and aborts, `instance` names the process."""
 
     name: str
-    reply: dict
-
-    @property
-    def data(self) -> str:
-        """Address of its chunks and aborts."""
-        return self.reply["data"]
-
-    @property
-    def instance(self) -> str:
-        """Which process serves the stream."""
-        return self.reply["instance"]
+    data: str
+    instance: str
 
 
 @dataclass(frozen=True)
