@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from python_backends.cli import render  # noqa: E402
+from python_backends.cli import render
 
 if __name__ == "__main__":
     sys.exit(render(sys.argv[1:]))

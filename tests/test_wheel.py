@@ -88,7 +88,8 @@ def test_a_repository_can_be_rendered(environment, tmp_path):
 def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(environment, tmp_path):
     played, noted = tmp_path / "tritonserver", tmp_path / "noted"
     played.write_text(
-        f'#!/bin/sh\ncat "$2"/talker/config.pbtxt >{noted}.config\nenv >{noted}.env\nprintf "%s\\n" "$@" >{noted}.part\n'
+        f'#!/bin/sh\ncat "$2"/talker/config.pbtxt >{noted}.config\nenv >{noted}.env\n'
+        f'printf "%s\\n" "$@" >{noted}.part\n'
         f'trap "exit 7" TERM\nmv {noted}.part {noted}\nwhile :; do sleep 0.1; done\n'
     )
     played.chmod(0o755)

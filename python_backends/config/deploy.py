@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from python_backends.config.deploy_keys import ConnectorExtra, DeployKeys, check_keys
 from python_backends.config.deploy_layers import DeployError, apply_platform, apply_settings, find_profile, read_layers
@@ -59,7 +60,8 @@ class DeployConfig:
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
         if self.adaptive_first_chunk and steady:
             return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
-        return ChunkSchedule(1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames, steady)
+        initial = chunks.initial_codec_chunk_frames
+        return ChunkSchedule(1 if isinstance(initial, str) else initial, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -200,7 +202,9 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
 def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
-    sections = [(f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()]
+    sections: list[tuple[str, Any]] = [
+        (f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()
+    ]
     sections += [(_where(stage), stage) for stage in stages.values()]
     for where, section in sections:
         for name, item in keys_of(type(section)).items():
