@@ -21,8 +21,8 @@ import numpy as np
 import yaml
 
 from scripts.benchmarks.arguments import amount, count
-from scripts.benchmarks.host.load import Load, request_message, run_load
-from scripts.benchmarks.server import SERVE, BenchServer
+from scripts.benchmarks.load import Load, request_message, run_load
+from scripts.benchmarks.server import ROOT, SERVE, BenchServer
 
 
 def _arguments() -> argparse.Namespace:
@@ -90,7 +90,7 @@ def main() -> int:
         deploy = Path(directory) / "played.yaml"
         deploy.write_text(yaml.safe_dump(deploy_config(args)))
         env = {
-            "ENGINE_PYTHON": str(Path(__file__).parent / "host" / "engine_python"),
+            "ENGINE_PYTHON": str(ROOT / "tests" / "played_engine_python"),
             "PLAYED_PYTHON": sys.executable,
             "PLAYED_CORES": " ".join(map(str, args.engine_cores or ())),
         }

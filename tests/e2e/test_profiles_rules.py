@@ -21,7 +21,7 @@ from client.streaming import OmniClient, OmniClientError, TextDelta
 from tests.server import ROOT, STAGES, Server, wait_until
 
 PLAYED = {
-    "ENGINE_PYTHON": str(ROOT / "scripts" / "benchmarks" / "host" / "engine_python"),
+    "ENGINE_PYTHON": str(ROOT / "tests" / "played_engine_python"),
     "PLAYED_PYTHON": sys.executable,
 }
 PROFILE = {
