@@ -46,7 +46,9 @@ def has_failed(runtime_dir: Path) -> bool:
 
 def wait_for_stages(runtime_dir: Path, stages: dict[str, Replicas], deploy: DeployConfig) -> None:
     """Return when every replica of every stage can serve. Raises StageFailed that names the stage."""
-    deadline = time.monotonic() + deploy.keys.stage_init_timeout_s + _GRACE_S
+    # Engines that share devices load in turn, in the worst case all of them.
+    turns = sum(bool(replica.devices) for replicas in deploy.replicas.values() for replica in replicas)
+    deadline = time.monotonic() + deploy.keys.stage_init_timeout_s * max(turns, 1) + _GRACE_S
     missing = dict(stages)
     while missing:
         for failed in runtime_dir.glob(f"*{_FAILED}"):

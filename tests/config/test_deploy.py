@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -11,11 +9,9 @@ from python_backends.code2wav.options import Code2WavOptions
 from python_backends.config.deploy import DeployError, load_deploy_config
 from python_backends.config.deploy_layers import profile_names
 from python_backends.config.platforms import PLATFORMS, detect_platform
-from python_backends.config.stage import ChunkSchedule
-from python_backends.config.stage_keys import STAGES, vllm_engine_args
+from python_backends.config.stage_keys import STAGES
+from python_backends.config.vllm_omni import vllm_engine_args
 from python_backends.thinker.options import ThinkerOptions
-
-VLLM_OMNI = Path(__file__).with_name("vllm_omni.yaml")
 
 
 @pytest.fixture
@@ -62,6 +58,7 @@ def test_the_profiles_place_stages_as_their_names_say(on):
     }
     assert where["one_gpu"] == [["0"], ["0"], ["0"]]
     assert where["two_gpus"] == [["0"], ["1"], ["1"]]
+    assert where["three_gpus"] == [["0"], ["1"], ["2"]]
     assert where["three_gpus_replicas"] == [["0"], ["1", "2"], ["1", "2"]]
     assert where["cpu"] == [[None], [None], [None]]
     assert on("cuda", "thinking").modalities == ("text",) and list(on("cuda", "thinking").replicas) == ["thinker"]
@@ -74,42 +71,6 @@ def test_the_default_profile_follows_the_machine(on, monkeypatch):
     monkeypatch.setenv("OMNI_PLATFORM", "quantum")
     with pytest.raises(ValueError, match="OMNI_PLATFORM.*cuda, rocm"):
         detect_platform()
-
-
-def test_a_vllm_omni_file_means_the_same_here(on):
-    config = on("cuda", VLLM_OMNI)
-    assert [env_of(config, stage) for stage in STAGES] == [["0"], ["1"], ["1"]]
-    thinker, talker, code2wav = (config.replicas[stage][0] for stage in STAGES)
-    assert thinker.options["max_num_seqs"] == talker.options["max_num_seqs"] == code2wav.options["max_num_seqs"] == 64
-    assert thinker.options["engine_args"] == {
-        "gpu_memory_utilization": 0.9, "trust_remote_code": True, "enable_prefix_caching": False,
-        "max_num_batched_tokens": 32768,
-    }  # fmt: skip
-    assert (talker.memory_fraction, code2wav.memory_fraction) == (0.6, 0.1)
-    assert talker.options["cuda_graphs"] and not code2wav.options["cuda_graphs"]
-    assert talker.options["max_prefill_rows"] == 32768 and code2wav.options["max_step_frames"] == 3200
-    assert config.schedule == ChunkSchedule(4, 25) and not config.adaptive_first_chunk
-    assert config.sampling_defaults["talker"] == {
-        "temperature": 0.9, "top_k": 50, "max_tokens": 4096, "repetition_penalty": 1.05
-    }  # fmt: skip
-    assert config.seed == 42 and config.modalities == ("text", "audio")
-    notes = "\n".join(config.notes)
-    assert "codec_left_context_frames" in notes and "decodes no frame twice" in notes
-
-
-def test_a_vllm_omni_file_on_other_platforms(on):
-    npu = on("npu", VLLM_OMNI)
-    assert npu.replicas["thinker"][0].env == {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
-    assert npu.replicas["thinker"][0].options["engine_args"]["tensor_parallel_size"] == 2
-    assert npu.replicas["talker"][0].options["max_prefill_rows"] == 8192
-    assert npu.replicas["code2wav"][0].memory_fraction == 0.3
-    rocm = on("rocm", VLLM_OMNI)
-    assert rocm.replicas["thinker"][0].options["engine_args"]["enforce_eager"] is True
-    assert rocm.replicas["thinker"][0].env == {"HIP_VISIBLE_DEVICES": "0"}
-    assert on("xpu", VLLM_OMNI).replicas["talker"][0].options["cuda_graphs"] is False
-    cpu = on("cpu", VLLM_OMNI)
-    assert cpu.replicas["talker"][0].options["device"] == "cpu" and cpu.replicas["talker"][0].env == {}
-    assert "gpu_memory_utilization" not in cpu.replicas["thinker"][0].options["engine_args"]
 
 
 def test_a_platform_section_is_merged_deep_by_stage_id(on, written):

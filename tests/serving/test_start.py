@@ -34,7 +34,7 @@ def test_the_streaming_model_reports_its_own_failure(omni, monkeypatch, line):
         module.OmniModel().initialize({"model_instance_name": "qwen3_omni_0_0", "model_config": json.dumps({})})
     assert has_failed(runtime_dir)
     with pytest.raises(StageFailed, match="no more sockets"):
-        wait_for_stages(runtime_dir, {"thinker": None}, types.SimpleNamespace(keys=FAST))
+        wait_for_stages(runtime_dir, {"thinker": None}, types.SimpleNamespace(keys=FAST, replicas={}))
 
 
 FAST = types.SimpleNamespace(stage_init_timeout_s=1.0)
