@@ -9,6 +9,7 @@ from python_backends.code2wav.options import Code2WavOptions
 from python_backends.config.deploy import DeployError, load_deploy_config
 from python_backends.config.deploy_layers import profile_names
 from python_backends.config.platforms import PLATFORMS, detect_platform
+from python_backends.config.stage import ChunkSchedule
 from python_backends.config.stage_keys import STAGES
 from python_backends.config.vllm_omni import vllm_engine_args
 from python_backends.thinker.options import ThinkerOptions
@@ -71,6 +72,19 @@ def test_the_default_profile_follows_the_machine(on, monkeypatch):
     monkeypatch.setenv("OMNI_PLATFORM", "quantum")
     with pytest.raises(ValueError, match="OMNI_PLATFORM.*cuda, rocm"):
         detect_platform()
+
+
+def test_first_chunks_of_one_gpu_grow_under_load(on):
+    assert on("cuda", "one_gpu").schedule == ChunkSchedule(1, 25, doubling=True, loaded_initial=4, idle_streams=4)
+
+
+def test_float32_on_a_gpu_is_exact_in_triton_kernels(on):
+    """Without the variable Triton's float32 products, vLLM's too, are TF32; the operator's own setting wins."""
+    overrides = ["stages.0.dtype=float32", "stages.1.dtype=float32", "stages.1.env={TRITON_F32_DEFAULT: tf32}"]
+    exact = {name: on("cuda", "one_gpu", overrides).replicas[name][0].env for name in ("thinker", "talker", "code2wav")}
+    assert exact["thinker"]["TRITON_F32_DEFAULT"] == "ieee" and exact["talker"]["TRITON_F32_DEFAULT"] == "tf32"
+    assert "TRITON_F32_DEFAULT" not in exact["code2wav"]
+    assert on("cpu", "cpu").replicas["talker"][0].env == {}
 
 
 def test_a_platform_section_is_merged_deep_by_stage_id(on, written):

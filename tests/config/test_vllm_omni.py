@@ -122,7 +122,7 @@ def test_deploy_yamls_of_vllm_omni_load_unchanged_and_serve_what_they_say(load, 
         assert said | {"fraction": replica.memory_fraction} == told
     assert config.modalities == (("text",) if path == THINKING else ("text", "audio"))
     assert config.sampling_defaults == SAMPLING[path] and config.seed == 42
-    assert config.schedule == ChunkSchedule(4, 25) and not config.adaptive_first_chunk
+    assert config.schedule == ChunkSchedule(4, 25)
     notes = "\n".join(config.notes)
     for name in NO_EFFECT.get((path, platform), ()):
         assert name in notes
