@@ -108,7 +108,7 @@ def _resolve(path: Path, platform: str, raw: dict) -> DeployConfig:
     check_memory(placed)
     sampling = {name: _sampling(name, stages[name]) for name in _SAMPLING if name in stages}
     config = DeployConfig(
-        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, (*notes, *_notes(keys, stages))
+        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, (*notes, *_notes(keys, stages, platform))
     )
     for replica in config.replicas.get("code2wav", []):
         replica.options.setdefault("codec_chunk_frames", config._chunks.codec_chunk_frames)
@@ -203,7 +203,7 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
     return next(iter(seeds.values()), None)
 
 
-def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
+def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
     for name, connector in keys.connectors.items():
@@ -220,7 +220,11 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
     for name, stage in stages.items():
         for argument in stage.engine_args if name != "thinker" else UNREAD_BY_STAGES & set(stage.engine_args):
             notes.append(f"{_where(stage)}.{argument}: no effect in this stage.")
+    if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
+        notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
+        if name in stages and stages[name].max_cudagraph_capture_size:
+            notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(
                 f"{_where(stages[name])}.trust_remote_code: no effect, this stage runs no code of a checkpoint."

@@ -186,7 +186,9 @@ class DeployKeys:
         5000,
     )
     timeouts: TimeoutKeys = key(Section(TimeoutKeys), "Time limits of one request.", TimeoutKeys())
-    stage_init_timeout_s: float = key(number(0), "How long a stage may take to load.", 900.0)
+    stage_init_timeout_s: float = key(
+        number(0), "How long a stage may take to load. Waiting for another on its device does not count.", 900.0
+    )
     drain_timeout_s: float = key(
         number(0),
         "At shutdown, how long running requests may go on. It must be below Triton's `--exit-timeout-secs`.",

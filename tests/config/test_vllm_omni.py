@@ -78,6 +78,7 @@ NO_EFFECT = {
     (MOE, "cuda"): {"stages[stage_id=1].moe_backend", "stages[stage_id=2].enable_chunked_prefill"},
     (MOE, "musa"): {"stages[stage_id=1].hf_overrides", "stages[stage_id=2].hf_overrides"},
     (MOE, "npu"): {"stages[stage_id=1].compilation_config", "stages[stage_id=2].compilation_config"},
+    (MOE, "cpu"): {"stages[stage_id=0].moe_backend: no effect on the CPU"},
     (MORI, "rocm"): {"connectors.mori_connector.name", "extra.zmq_port"},
 }
 
@@ -192,6 +193,8 @@ def test_other_top_level_keys_are_taken_and_named_as_without_effect(load):
 def test_later_stages_take_every_engine_argument_of_vllm(load, stage):
     own = keys_of(STAGE_KEYS[stage])
     foreign = sorted(vllm_engine_args() - set(own))
+    (note,) = load("one_gpu", settings=[f"stages.{stage}.max_cudagraph_capture_size=8"]).notes
+    assert "max_cudagraph_capture_size: no effect unless it is 0" in note
     config = load({"base_config": "one_gpu", "stages": [{"stage_id": stage} | dict.fromkeys(foreign, "x")]})
     assert config.replicas == load("one_gpu").replicas
     assert [note.split(":")[0] for note in config.notes] == [f"stages[stage_id={stage}].{name}" for name in foreign]
