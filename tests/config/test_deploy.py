@@ -268,3 +268,39 @@ def test_a_settings_text_must_be_key_equals_value(on):
     for text in ("async_chunk", "stages.x.replicas=1", "stages.1=2", "=3", "a=["):
         with pytest.raises(DeployError, match="--set"):
             on("cuda", "one_gpu", [text])
+
+
+def test_a_connector_may_be_named_by_the_sender_alone(on, written):
+    stages = [{"stage_id": n, "gpu_memory_utilization": 0.3} for n in range(3)]
+    for n in (0, 1):
+        stages[n]["output_connectors"] = {f"to_stage_{n + 1}": "post"}
+    connectors = {"post": {"extra": {"initial_codec_chunk_frames": 2, "codec_chunk_frames": 8}}}
+    assert on("cuda", written({"connectors": connectors, "stages": stages})).schedule == ChunkSchedule(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("load_format", "safetensors"), ("limit_mm_per_prompt", {"image": 2}), ("quantization", "fp8")]
+)
+def test_what_stage_0_says_reaches_vllm(on, written, name, value):
+    path = written({"base_config": "one_gpu", "stages": [{"stage_id": 0, name: value}]})
+    assert on("cuda", path).replicas["thinker"][0].options["engine_args"][name] == value
+
+
+def test_ray_places_the_workers_of_one_replica(on):
+    settings = ["tensor_parallel_size=8", "distributed_executor_backend=ray", "devices='0,1'"]
+    placed = on("cuda", "two_gpus", [f"stages.0.{setting}" for setting in settings] + ["stages.1.devices='2'"])
+    assert env_of(placed, "thinker") == ["0,1"]
+
+
+@pytest.mark.parametrize("name", ["predictor_temperature", "predictor_top_k", "predictor_top_p"])
+def test_the_code_predictors_sampling_is_the_talkers_alone(on, name):
+    given = f"default_sampling_params.{name}=1"
+    assert on("cuda", "one_gpu", [f"stages.1.{given}"]).sampling_defaults["talker"] == {name: 1}
+    with pytest.raises(DeployError, match=f"{name}: unknown field"):
+        on("cuda", "one_gpu", [f"stages.0.{given}"])
+
+
+def test_minus_one_and_zero_both_mean_all_ids(on):
+    for value in (-1, 0):
+        config = on("cuda", "one_gpu", [f"stages.1.default_sampling_params.top_k={value}"])
+        assert config.sampling_defaults["talker"] == {"top_k": 0}
