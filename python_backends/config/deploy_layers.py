@@ -49,7 +49,7 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> dict:
     if path.resolve() in seen:
         raise DeployError(f"{path}: base_config: the files refer to each other in a circle")
     try:
-        body = yaml.load(path.read_text(), OnceLoader)  # a safe loader
+        body = yaml.load(path.read_text("utf-8"), OnceLoader)  # a safe loader; stubs have no locale
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DeployError(f"{path}: {error}") from None
     if not isinstance(body, dict):

@@ -36,7 +36,7 @@ def report_failed_start(runtime_dir: Path, instance: str, error: BaseException) 
     """Leave word for the models that wait (`wait_for_stages`, `has_failed`): this one will never be there."""
     # Without the directory another stage has failed before and the server ends already.
     with contextlib.suppress(FileNotFoundError):
-        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error) or type(error).__name__)
+        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error) or type(error).__name__, "utf-8")
 
 
 def has_failed(runtime_dir: Path) -> bool:
@@ -52,7 +52,7 @@ def wait_for_stages(runtime_dir: Path, stages: dict[str, Replicas], deploy: Depl
     missing = dict(stages)
     while missing:
         for failed in runtime_dir.glob(f"*{_FAILED}"):
-            reason = failed.read_text()
+            reason = failed.read_text("utf-8")
             # The server ends now; nothing in the directory is of use to anybody.
             shutil.rmtree(runtime_dir, ignore_errors=True)
             raise StageFailed(reason)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -13,7 +16,7 @@ from python_backends.config.schema import keys_of
 from python_backends.config.stage import ChunkSchedule
 from python_backends.config.stage_keys import STAGE_KEYS
 from python_backends.config.vllm_omni import PIPELINE_WIDE, vllm_engine_args
-from tests.conftest import ENV_DIR
+from tests.conftest import ENV_DIR, ROOT
 
 # Unpacked by scripts/test.sh (requirements/unpacked.txt) and never imported.
 DEPLOY = ENV_DIR / "unpacked" / "vllm_omni" / "deploy"
@@ -127,6 +130,14 @@ def test_deploy_yamls_of_vllm_omni_load_unchanged_and_serve_what_they_say(load, 
     notes = "\n".join(config.notes)
     for name in NO_EFFECT.get((path, platform), ()):
         assert name in notes
+
+
+def test_a_deploy_yaml_is_utf_8_whatever_the_locale():
+    """Triton's stubs run without one, and comments of these files hold arrows and dashes."""
+    code = "import sys; from python_backends.config.deploy import load_deploy_config as load; load(sys.argv[1])"
+    plain = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert not MOE.read_bytes().isascii()
+    subprocess.run([sys.executable, "-c", code, str(MOE)], env=plain, cwd=ROOT, check=True)
 
 
 def test_a_duplex_session_mode_is_an_error(load):
