@@ -93,7 +93,7 @@ def test_time_waited_for_a_device_does_not_count_against_the_init_timeout(tmp_pa
     script = tmp_path / "engine"
     script.write_text(f"""#!{sys.executable}
 import json, sys, time
-import msgpack, zmq
+import zmq
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from python_backends.engine_host.control import report
