@@ -11,7 +11,7 @@ import torch
 
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.thinker.media.loader import LoadedMedia
-from python_backends.thinker.media.sampling import TEMPORAL_PATCH
+from python_backends.thinker.media.frames import TEMPORAL_PATCH
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,19 @@ def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 
 def film(
-    frames: int = 20, rate: int = 8, width: int = 96, height: int = 64, sound: np.ndarray | None = None, kind="mp4"
+    frames: int = 20,
+    rate: int = 8,
+    width: int = 96,
+    height: int = 64,
+    sound: np.ndarray | None = None,
+    kind: str = "mp4",
+    codec: str = "mpeg4",
+    **options: str,
 ) -> bytes:
-    """An MPEG-4 film, `sound` float32 [n] at 16 kHz as its AAC track."""
+    """An MPEG-4 film, `sound` float32 [n] at 16 kHz as its AAC track. `options`: of its container."""
     file = io.BytesIO()
-    with av.open(file, mode="w", format=kind) as container:
-        video = container.add_stream("mpeg4", rate=Fraction(rate))
+    with av.open(file, mode="w", format=kind, options=options) as container:
+        video = container.add_stream(codec, rate=Fraction(rate))
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
         audio = container.add_stream("aac", rate=16000, layout="mono") if sound is not None else None
         for at in range(frames):

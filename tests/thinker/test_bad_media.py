@@ -144,7 +144,7 @@ print(peak() - before)
     ("source", "reason"),
     [
         ("data:audio/wav;base64,!!!!", "not base64"),
-        ("data:audio/wav;base64,AAA", "not base64"),
+        ("data:audio/wav;base64,AAAAA", "not base64"),
         ("data:audio/wav;base64", "no comma"),
         ("nonsense", "must be a data:"),
         ("ftp://host/file.wav", "must be a data:"),
