@@ -140,6 +140,8 @@ class Stream:
         if chunk.finished:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
+            if "notes" in chunk.meta:
+                self.finished[chunk.source]["notes"] = chunk.meta["notes"]
             self.urgent |= self.complete
 
     def answer(self) -> Answer | None:

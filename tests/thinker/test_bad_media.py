@@ -192,7 +192,7 @@ SPEAKING = {"type": "video", "video": "data:,x", "use_audio_in_video": True}
         ([SPEAKING] * 5, {}, "messages[0].content[4].video", "takes 4"),
         ([{"type": "image", "tensor": 1}], {"image": 1}, "messages[0].content[0].tensor", "1 were sent"),
         ([], {"image": 1}, "IMAGE[0]", "named by no message"),
-        ([SPEAKING, {"type": "audio", "audio": "data:,x"}], {}, "messages[0].content[1].audio", "beside a video"),
+        ([SPEAKING, {"type": "video", "video": "data:,x"}], {}, "messages[0].content[1].video", "same for all videos"),
         (
             [{"type": "video", "tensor": 0, "use_audio_in_video": True}],
             {"video": 1},

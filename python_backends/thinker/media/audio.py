@@ -33,23 +33,32 @@ def decode_audio(data: bytes, field: str, options: MediaOptions) -> np.ndarray:
 
     Of a film, the sound track from the film's start on: one that begins later follows silence.
     """
+    clock = Clock(field, options.decode_seconds)
+    file = _sound_file(data)
+    if file is not None:
+        with file:
+            _check_rate(file.samplerate, field)
+            _check_seconds(file.frames / file.samplerate, field, options)
+            return _collect(_resampled(_blocks(file, field), clock), field, options)
+    with open_container(data, field, "audio") as container:
+        if not container.streams.audio:
+            raise InvalidRequest(field, "has no sound track")
+        film = next((float(s.start_time * s.time_base) for s in films(container) if s.start_time is not None), None)
+        return sound_track(container, film, field, options, clock)[0]
+
+
+def _sound_file(data: bytes):
+    """None for what soundfile cannot read: other formats, and FLAC from a pipe, which does not tell its length."""
     import soundfile
 
-    clock = Clock(field, options.decode_seconds)
     try:
         file = soundfile.SoundFile(io.BytesIO(data))
     except soundfile.SoundFileError:
-        with open_container(data, field, "audio") as container:
-            if not container.streams.audio:
-                raise InvalidRequest(field, "has no sound track") from None
-            film = next((float(s.start_time * s.time_base) for s in films(container) if s.start_time is not None), None)
-            return sound_track(container, film, field, options, clock)[0]
-    with file:
-        _check_rate(file.samplerate, field)
-        # A FLAC that was written to a pipe does not tell its length.
-        if file.frames < _UNKNOWN_FRAMES:
-            _check_seconds(file.frames / file.samplerate, field, options)
-        return _collect(_resampled(_blocks(file, field), clock), field, options)
+        return None
+    if file.frames < _UNKNOWN_FRAMES:
+        return file
+    file.close()
+    return None
 
 
 def sound_track(

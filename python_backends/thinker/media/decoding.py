@@ -40,7 +40,9 @@ def open_container(data: bytes, field: str, kind: str):
         return av.open(io.BytesIO(data), mode="r", options={"format_whitelist": _FORMATS, "protocol_whitelist": "none"})
     except (av.FFmpegError, ValueError):
         # What FFmpeg says names no file of the client's, and sometimes objects of this process.
-        raise InvalidRequest(field, f"is not {kind} of a known format, or is damaged: taken are {_TAKEN[kind]}") from None
+        raise InvalidRequest(
+            field, f"is not {kind} of a known format, or is damaged: taken are {_TAKEN[kind]}"
+        ) from None
 
 
 def films(container) -> list:

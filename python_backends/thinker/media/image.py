@@ -79,7 +79,9 @@ def _eight_bits(image: Image.Image, field: str) -> Image.Image:
     else:
         white = 2 ** min(16, max(tags.get(_TIFF_BITS, (16,)))) - 1
     if not (values.min() >= 0 and values.max() <= white):
-        raise InvalidRequest(field, "holds grey values below 0, above its white or not finite: save it with 8 or 16 bits")
+        raise InvalidRequest(
+            field, "holds grey values below 0, above its white or not finite: save it with 8 or 16 bits"
+        )
     grey = (values * (255 / white)).round()
     if tags.get(_TIFF_PHOTOMETRIC) == _TIFF_WHITE_IS_ZERO:
         grey = 255 - grey

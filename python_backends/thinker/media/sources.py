@@ -12,7 +12,6 @@ from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media.web import fetch
 
-
 _STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")
 _WHITE_SPACE = b" \t\r\n\f\v"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,7 +51,10 @@ class _Timeline:
 
 
 def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOptions) -> Video:
-    """Frames upright, and with `sampling.with_sound` the sound track. Raises InvalidRequest on `field`."""
+    """Frames upright, and with `sampling.with_sound` the sound track if there is one.
+
+    Raises InvalidRequest on `field`.
+    """
     import av
 
     clock = Clock(field, options.decode_seconds)
@@ -60,10 +63,11 @@ def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOpti
         sound, lead = None, 0.0
         if sampling.with_sound:
             with open_container(data, field, "video") as container:
-                if not container.streams.audio:
-                    raise InvalidRequest(field, "has no sound track")
-                # A film begins with what comes first, its pictures or its sound; the other follows in its time.
-                sound, lead = sound_track(container, timeline.start, field, options, clock)
+                if container.streams.audio:
+                    # A film begins with what comes first, its pictures or its sound; the other follows in its time.
+                    sound, lead = sound_track(container, timeline.start, field, options, clock)
+                else:
+                    sampling = replace(sampling, with_sound=False)
         seconds = timeline.seconds + lead
         _check_seconds(seconds, field, options)
         times, fps = sampling.plan(seconds, timeline.most_frames, field, options)
