@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.thinker.media.decoding import Clock, films, open_container
+from python_backends.thinker.media.decoding import Clock, first_stream, open_container
 from python_backends.thinker.media.options import MediaOptions
 
 RATE = 16000
@@ -41,10 +41,12 @@ def decode_audio(data: bytes, field: str, options: MediaOptions) -> np.ndarray:
             _check_seconds(file.frames / file.samplerate, field, options)
             return _collect(_resampled(_blocks(file, field), clock), field, options)
     with open_container(data, field, "audio") as container:
-        if not container.streams.audio:
+        if first_stream(container, "audio", field) is None:
             raise InvalidRequest(field, "has no sound track")
-        film = next((float(s.start_time * s.time_base) for s in films(container) if s.start_time is not None), None)
-        return sound_track(container, film, field, options, clock)[0]
+        film = first_stream(container, "video", field)
+        known = film is not None and film.start_time is not None
+        start = float(film.start_time * film.time_base) if known else None
+        return sound_track(container, start, field, options, clock)[0]
 
 
 def _sound_file(data: bytes):
@@ -123,6 +125,11 @@ def _decoded(frames: Iterator, late: float, field: str) -> Blocks:
 
 def _samples(frame) -> np.ndarray:
     """The mean of a PyAV frame's channels. FFmpeg's own mix to mono weighs them, and not to a sum of one."""
+    if frame.format.name.startswith("s64"):
+        # NumPy gets no such frames from PyAV. To another format alone, FFmpeg mixes nothing.
+        import av
+
+        (frame,) = av.AudioResampler(format="dblp", layout=frame.layout, rate=frame.sample_rate).resample(frame)
     samples = frame.to_ndarray()
     if not frame.format.is_planar:
         samples = samples.reshape(-1, frame.layout.nb_channels).T

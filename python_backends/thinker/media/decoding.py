@@ -45,8 +45,15 @@ def open_container(data: bytes, field: str, kind: str):
         ) from None
 
 
-def films(container) -> list:
-    """The video streams of an open container; the cover of a record is none."""
+def first_stream(container, kind: str, field: str):
+    """The first stream of `kind`, "audio" or "video", of an open container, None if there is none; the cover of a
+    record is no video. Raises InvalidRequest on `field` for a codec that FFmpeg does not know.
+    """
     from av.stream import Disposition
 
-    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    for stream in getattr(container.streams, kind):
+        if not stream.disposition & Disposition.attached_pic:
+            if stream.codec_context is None:
+                raise InvalidRequest(field, f"holds {kind} in a code that this server does not know")
+            return stream
+    return None

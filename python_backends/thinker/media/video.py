@@ -8,7 +8,7 @@ import numpy as np
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.audio import sound_track
-from python_backends.thinker.media.decoding import Clock, films, open_container
+from python_backends.thinker.media.decoding import Clock, first_stream, open_container
 from python_backends.thinker.media.frames import Sampling
 from python_backends.thinker.media.image import check_size
 from python_backends.thinker.media.options import MediaOptions
@@ -63,7 +63,7 @@ def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOpti
         sound, lead = None, 0.0
         if sampling.with_sound:
             with open_container(data, field, "video") as container:
-                if container.streams.audio:
+                if first_stream(container, "audio", field) is not None:
                     # A film begins with what comes first, its pictures or its sound; the other follows in its time.
                     sound, lead = sound_track(container, timeline.start, field, options, clock)
                 else:
@@ -71,7 +71,9 @@ def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOpti
         seconds = timeline.seconds + lead
         _check_seconds(seconds, field, options)
         times, fps = sampling.plan(seconds, timeline.most_frames, field, options)
-        _check_pixels(*size, len(times), field, options)
+        if min(size) > 0:
+            # As the header has it: before anything is decoded.
+            _check_pixels(*size, len(times), field, options)
         frames = _shown_at(times + (timeline.start - lead), data, timeline, field, options, clock)
     except av.FFmpegError:
         raise InvalidRequest(field, "is damaged") from None
@@ -103,9 +105,9 @@ def _timeline(data: bytes, field: str, options: MediaOptions, clock: Clock) -> t
 
     times, ends, count = [], [], 0
     with open_container(data, field, "video") as container:
-        if not films(container):
+        stream = first_stream(container, "video", field)
+        if stream is None:
             raise InvalidRequest(field, "has no video stream")
-        stream = films(container)[0]
         _check_seconds(container.duration / av.time_base if container.duration else 0.0, field, options)
         rate = float(stream.average_rate or stream.guessed_rate or 0) or 1.0
         size = stream.codec_context.width, stream.codec_context.height
@@ -139,11 +141,15 @@ def _shown_at(
 ) -> np.ndarray:
     """Frames uint8 [t, height, width, 3] that a player shows at `times`, ascending, on the container's clock."""
     shown: list[np.ndarray] = []
+    matrix = None
     for frame, until in _with_ends(data, timeline, field, clock):
+        # Where the stream carries it, and not the container, it stands at some frames and holds for those that follow.
+        found = frame.side_data.get("DISPLAYMATRIX")
+        matrix = bytes(found) if found is not None else matrix
         due = int(np.searchsorted(times, until - _TIME_ERROR)) - len(shown)
         if due > 0:
             _check_pixels(frame.width, frame.height, len(times), field, options)
-            pixels = _upright(frame)
+            pixels = _upright(frame.to_ndarray(format="rgb24"), matrix)
             if shown and pixels.shape != shown[0].shape:
                 raise InvalidRequest(field, "changes its frame size")
             shown += [pixels] * due
@@ -158,7 +164,7 @@ def _with_ends(data: bytes, timeline: _Timeline, field: str, clock: Clock):
     """The frames in the order in which they are shown, each with the time at which the next one follows."""
     before = None
     with open_container(data, field, "video") as container:
-        for number, frame in enumerate(_decoded(container)):
+        for number, frame in enumerate(_decoded(container, field)):
             clock.check()
             time = frame.time if timeline.stamped else number / max(1, len(timeline.times)) * timeline.seconds
             if before is not None:
@@ -168,11 +174,11 @@ def _with_ends(data: bytes, timeline: _Timeline, field: str, clock: Clock):
         yield before, np.inf
 
 
-def _decoded(container):
+def _decoded(container, field: str):
     """Frames, without what a cut file ends in."""
     import av
 
-    packets = container.demux(films(container)[0])
+    packets = container.demux(first_stream(container, "video", field))
     while True:
         try:
             packet = next(packets, None)
@@ -184,14 +190,12 @@ def _decoded(container):
             yield from packet.decode()
 
 
-def _upright(frame) -> np.ndarray:
-    """RGB of a PyAV frame, turned and mirrored as the film's display matrix says, in steps of 90 degrees."""
-    pixels = frame.to_ndarray(format="rgb24")
-    matrix = frame.side_data.get("DISPLAYMATRIX")
+def _upright(pixels: np.ndarray, matrix: bytes | None) -> np.ndarray:
+    """[height, width, 3], turned and mirrored as FFmpeg's display matrix says, in steps of 90 degrees."""
     if matrix is None:
         return pixels
     # A pixel at (x, y) is shown at (a x + c y, b x + d y).
-    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
     if abs(a) + abs(d) < abs(b) + abs(c):
         pixels, a, d = pixels.transpose(1, 0, 2), c, b
     return np.ascontiguousarray(pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1])
