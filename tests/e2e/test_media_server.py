@@ -170,6 +170,6 @@ def test_bad_media_are_refused_at_once_and_harm_nobody(media_server, expected):
     said, answer = asyncio.run(run())
     wrong = {name: said[name] for name, (_, _, words) in REFUSED.items() if words not in said[name]}
     assert not wrong
-    private = {name: text for name, text in said.items() if "0x" in text or "<" in text}
+    private = {name: text for name, text in said.items() if "0x" in text or "object" in text}
     assert not private
     assert answer.text == expected["turns"].text

@@ -31,6 +31,16 @@ def picture(width: int = 96, height: int = 64, seed: int = 0) -> np.ndarray:
     return ((np.stack(waves, axis=-1) + 1) * 127).astype(np.uint8)
 
 
+def corners(height: int = 64, width: int = 96) -> np.ndarray:
+    """Red, green, blue and white quarters: no two of the eight ways to hold it look alike."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = 220, 30, 30
+    pixels[: height // 2, width // 2 :] = 30, 200, 30
+    pixels[height // 2 :, : width // 2] = 30, 30, 220
+    pixels[height // 2 :, width // 2 :] = 230, 230, 230
+    return pixels
+
+
 def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format=kind)

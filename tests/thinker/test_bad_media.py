@@ -116,6 +116,23 @@ def test_bad_file(kind, name, make, reason):
     assert error.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [("audio", "WAV, FLAC, MP3"), ("image", "PNG, JPEG, WebP, GIF, BMP, TIFF, AVIF and HEIC"), ("video", "MP4, MOV")],
+)
+def test_media_errors_name_what_is_taken(kind, taken):
+    """And no object, address or path of this process."""
+    wav, flac = samples.wav(samples.tone()), samples.wav(samples.tone(), kind="FLAC")
+    cut = wav[:30], flac[:200], samples.film()[:900], samples.png(samples.corners())[:90]
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            load([MediaRef(kind, "f", source=samples.data_url(data))], MediaTensors(), OPTIONS, POSITIONS)
+        said = str(caught.value)
+        assert not any(word in said for word in ("0x", "<", "object", "Errno", "none", "/")), said
+    with pytest.raises(InvalidRequest, match=f"known format.*taken are {taken}"):
+        load([MediaRef(kind, "f", source="data:,nothing")], MediaTensors(), OPTIONS, POSITIONS)
+
+
 def test_bombs_take_bounded_memory():
     """In a process of its own: the high-water mark cannot be reset."""
     code = """
