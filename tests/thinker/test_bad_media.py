@@ -124,7 +124,7 @@ def test_media_errors_name_what_is_taken(kind, taken):
     """And no object, address or path of this process."""
     wav, flac = samples.wav(samples.tone()), samples.wav(samples.tone(), kind="FLAC")
     cut = wav[:30], flac[:200], samples.film()[:900], samples.png(samples.corners())[:90]
-    ):
+    for data in (b"nothing of the kind" * 9, *cut):
         with pytest.raises(InvalidRequest) as caught:
             load([MediaRef(kind, "f", source=samples.data_url(data))], MediaTensors(), OPTIONS, POSITIONS)
         said = str(caught.value)
