@@ -20,6 +20,8 @@ from scripts.benchmarks.server import free_port
 ROOT = Path(__file__).resolve().parents[1]
 TEXT_ONLY = ROOT / "tests" / "e2e" / "text_only.yaml"
 STAGES = ("thinker", "talker", "code2wav")
+# How long to wait for what takes a moment on an idle machine: a bound says that it comes, not how fast.
+PATIENT_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

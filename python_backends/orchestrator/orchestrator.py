@@ -77,6 +77,7 @@ class Orchestrator:
         self._dead_instances: set[str] = set()
         self._lock = threading.RLock()
         self._stop = threading.Event()
+        self._drains = False
         self._next_due_poll = 0.0
         self._outlets = Outlets(self._answer, lambda: len(self._streams) / self._limits.text_responses_per_s)
         self._opener = Opener(self._open)
@@ -105,6 +106,9 @@ class Orchestrator:
         stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:
             self._streams[stream.stream_id] = stream
+        if self._drains:
+            self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
+            return
         try:
             self._admission.offer(stream)
         except OmniError as error:
@@ -248,8 +252,13 @@ class Orchestrator:
             elif stream.ends_at is not None and now > stream.ends_at:
                 self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
 
+    def drain(self) -> None:
+        """For a server that ends: from now on new requests are refused too."""
+        self._drains = True
+        self._drain()
+
     def _drain(self) -> None:
-        """The server stops: what waits is refused, what runs has a little time left."""
+        """A stage stops: what waits is refused, what runs has a little time left."""
         with self._lock:
             streams = list(self._streams.values())
         ends_at = time.monotonic() + self._limits.drain_s

@@ -66,7 +66,7 @@ async def is_refused(running: Running) -> bool:
     try:
         await asyncio.wait_for(running.start(SHORT)[0], 10)
     except OmniClientError as error:
-        assert error.code == "overloaded" and "max_unread_gb 0.05" in str(error) and "retry after" in str(error)
+        assert error.code == "overloaded" and "max_unread_gb 0.05" in str(error) and error.retry_after_s == 5
         return True
     return False
 

@@ -207,7 +207,7 @@ def test_while_the_server_can_take_nothing_new_requests_are_refused_and_the_othe
         f"ipc://{tmp_path}/full", stages.open, ChunkSchedule(4, 25), refusal=lambda: next(iter(refusals), None)
     )
     running = ask(orchestrator, stages, modalities=["text"])
-    refusals.append(Overloaded("full; retry after 5 s"))
+    refusals.append(Overloaded("full", 5))
     assert ask(orchestrator, modalities=["text"]).wait().code == "overloaded"
     assert len(stages.opened) == 1
     stages.finish("thinker", 0, "text", text="Yes")
@@ -433,7 +433,7 @@ def test_a_request_beyond_the_limits_waits_and_the_next_is_refused(stages, tmp_p
     first = ask(orchestrator, stages, modalities=["text"])
     waiting = ask(orchestrator, modalities=["text"])
     refused = ask(orchestrator, modalities=["text"]).wait()
-    assert refused.code == "overloaded" and "retry after" in str(refused)
+    assert refused.code == "overloaded" and "; retry_after_s=" in str(refused)
     assert len(stages.opened) == 1 and not waiting.done.is_set()
     stages.finish("thinker", 0, "text", text="Yes")
     first.wait()

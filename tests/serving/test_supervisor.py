@@ -23,6 +23,7 @@ while True:
     socket.send(msgpack.packb({hello}))
     time.sleep(0.1)
 """
+LITTER = '{"hello": {"load_s": 0.0 * len(__import__("tempfile").mkdtemp(prefix=f"left-{os.getpid()}-"))}}'
 HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'
 
 
@@ -78,6 +79,23 @@ def test_how_triton_frees_memory_is_not_how_an_engine_does(supervise, monkeypatc
     supervisor.wait_ready()
     environment = Path(f"/proc/{supervisor._process.pid}/environ").read_bytes()
     assert f"{name}=".encode() not in environment and b"MALLOC_PERTURB_" in environment
+
+
+def test_an_engine_leaves_its_temporary_files_to_its_supervisor(supervise, tmp_path):
+    """Operating, files left in TMPDIR: an engine has one of its own, which goes with it, also when it is killed."""
+    supervisor = supervise(LITTER)
+    supervisor.wait_ready()
+    entries = Path(f"/proc/{supervisor._process.pid}/environ").read_bytes().decode().split("\0")
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    directory = supervisor.temporary_dir
+    assert environment["TMPDIR"] == str(directory) and directory.parent == tmp_path
+    assert not environment["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path)), "what is compiled outlives a server"
+    (first,) = directory.iterdir()
+    os.kill(supervisor._process.pid, signal.SIGKILL)
+    until(lambda: supervisor.instance_epoch == "talker-0@2" and supervisor._ready.is_set())
+    assert not first.exists() and len(list(directory.iterdir())) == 1, "a restart begins with an empty one"
+    supervisor.close()
+    assert not directory.exists()
 
 
 def test_waiting_ends_when_it_is_closed(supervise):
