@@ -26,6 +26,7 @@ STAGES = ("thinker", "talker", "code2wav")
 PATIENT_S = 60.0
 STOP_S = 90.0  # scripts/serve.sh kills a server long before this
 RESTART_S = 300.0
+SOONER_S = 20.0  # an engine that hangs is killed after 30 s: one that has died is not waited for
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

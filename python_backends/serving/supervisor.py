@@ -250,7 +250,7 @@ class EngineSupervisor:
 
 
 def _compile_cache(environment: dict[str, str]) -> dict[str, str]:
-    """Where torch keeps compiled kernels, by default in TMPDIR: where vLLM and Triton keep theirs, for the next start."""
+    """Where torch keeps compiled kernels for the next start: by itself it would take TMPDIR."""
     home = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if "TORCHINDUCTOR_CACHE_DIR" in environment or not os.access(os.path.dirname(home), os.W_OK):
         return {}

@@ -117,8 +117,8 @@ def test_a_stub_and_its_engine_that_die_together_end_the_server(tiny_checkpoint,
 
 
 def test_a_runtime_directory_that_is_removed_ends_the_server(tiny_checkpoint, tmp_path):
-    """Operating, runtime directory removed under a running server: noticed, new requests are told, what runs goes on for
-    the drain time, and the server ends for its supervisor."""
+    """Operating, runtime directory removed under a running server: what runs goes on for the drain time, and the server
+    ends for its supervisor."""
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
         engines = engines_of(server)
         runtime_dir = environment_of(engines[0])["OMNI_RUNTIME_DIR"]

@@ -12,6 +12,7 @@ import pytest
 
 from python_backends.config.errors import StageFailed
 from python_backends.serving.supervisor import FOR_TRITON_ALONE, EngineLaunch, EngineSupervisor
+from tests.server import PATIENT_S
 
 ENGINE = """#!{python}
 import json, os, sys, time
@@ -36,7 +37,7 @@ def supervise(tmp_path):
         if hello is not None:
             engine.write_text(ENGINE.format(python=sys.executable, hello=hello))
             engine.chmod(0o755)
-        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, 20.0, {}, {})
+        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, PATIENT_S, {}, {})
         started.append(EngineSupervisor(launch, on_death))
         started[-1].start()
         return started[-1]
@@ -47,7 +48,7 @@ def supervise(tmp_path):
 
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -68,7 +69,7 @@ def test_a_first_start_that_fails_says_why(supervise, facts, reason):
     started = time.monotonic()
     with pytest.raises(StageFailed, match=f"talker-0: .*{reason}"):
         supervise(**facts).wait_ready()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENT_S
 
 
 @pytest.mark.parametrize("name", FOR_TRITON_ALONE)
@@ -114,7 +115,7 @@ def test_a_restart_that_fails_is_logged_and_tried_again(supervise, tmp_path, cap
     until(lambda: supervisor.instance_epoch == "talker-0@2")
     until(lambda: "could not be run (FileNotFoundError" in caplog.text)
     (tmp_path / "away").rename(tmp_path / "engine")
-    supervisor._ready.wait(10)
+    supervisor._ready.wait(PATIENT_S)
     supervisor.wait_ready()
     assert deaths == ["talker-0@1"]
 

@@ -146,5 +146,5 @@ def test_a_process_tells_its_anonymous_memory():
         assert process.stdout.readline() == b"held\n"
         assert 45e6 < anonymous_bytes_of(process.pid) - before < 60e6
     finally:
-        process.communicate(b"\n", 5)
+        process.communicate(b"\n", 60)
     assert anonymous_bytes_of(process.pid) is None
