@@ -72,7 +72,6 @@ class PlayedStages:
             raise OmniError("not running", "stage_failed")
         self.opened += [(name, payload) for payload in payloads]
         reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"}
-        reply["first_chunk"] = {"initial": 1, "loaded_initial": 4, "idle_streams": 2}
         return [self.refuse.get(name, reply)] * len(payloads)
 
     def wait_opened(self, calls):
@@ -147,9 +146,7 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
     assert all(stages.quiet(name) for name in stages.inboxes), "a finished stage needs no abort"
 
 
-def test_text_gathers_while_the_first_text_audio_and_the_end_leave_at_once(stages, tmp_path, monkeypatch):
-    # Asking whether a client is still there takes along what waits.
-    monkeypatch.setattr("python_backends.orchestrator.orchestrator.CANCEL_POLL_S", 3600)
+def test_text_gathers_while_the_first_text_audio_and_the_end_leave_at_once(stages, tmp_path):
     limits = Limits(text_responses_per_s=1 / 30)
     orchestrator = Orchestrator(f"ipc://{tmp_path}/bls", stages.open, ChunkSchedule(4, 25), limits=limits)
     responder = ask(orchestrator, stages)
@@ -332,7 +329,7 @@ def test_a_late_chunk_of_an_ended_stream_is_ignored(orchestrator, stages):
 
 
 def test_close_ends_every_stream_with_an_error(stages, tmp_path):
-    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25), True)
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25, True, 4, 2))
     responder = ask(orchestrator, stages)
     assert ChunkSchedule(**stages.payload("talker")["schedule"]) == ChunkSchedule(1, 25, True, 4, 2)
     orchestrator.close()
@@ -414,12 +411,12 @@ def test_a_client_that_takes_its_time_holds_up_no_other(orchestrator, stages):
     for _ in range(12):
         quick = ask(orchestrator, stages, modalities=["text"])
         others.append((quick, stages.opened[-1][1]))
-    # Outlets are chosen by stream: of twelve streams some have another than the slow one.
+    # Each stream keeps to one of a few threads: of twelve streams some have another than the slow one.
     for _, payload in others:
         meta = {"text": "ok", "reason": "stop", "usage": {}}
         chunk = Chunk(payload["stream_id"], "thinker", 0, "text", True, meta=meta)
         stages.sender.send(payload["reply"], [chunk])
-    wait_until(lambda: any(other.result for other, _ in others), 5, "some stream ends beside the slow one")
+    wait_until(lambda: any(other.result for other, _ in others), PATIENT_S, "some stream ends beside the slow one")
     assert slow.result is None
     gate.set()
     stages.finish("thinker", 1, "text", text="b")
@@ -474,4 +471,15 @@ def test_full_payload_mode_tells_the_thinker_to_hold_its_ids(stages, tmp_path):
     ask(orchestrator, stages)
     assert stages.payload("thinker")["hold_ids"] is True
     assert stages.payload("talker")["schedule"]["steady"] == 0
+    orchestrator.close()
+
+
+def test_a_server_that_ends_by_itself_refuses_what_comes_and_lets_run_what_runs(stages, tmp_path):
+    """Operating, runtime directory removed under a running server: clients are told, what runs has a little time."""
+    orchestrator = limited(stages, tmp_path, drain_s=3600)
+    running = ask(orchestrator, stages, modalities=["text"])
+    orchestrator.drain()
+    assert ask(orchestrator, modalities=["text"]).wait().code == "shutting_down"
+    stages.finish("thinker", 0, "text", text="Yes")
+    assert running.wait()["finish_reason"] == "stop"
     orchestrator.close()

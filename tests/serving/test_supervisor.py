@@ -16,12 +16,12 @@ from tests.server import PATIENT_S
 
 ENGINE = """#!{python}
 import json, os, sys, time
-import msgpack, zmq
+import msgspec, zmq
 config = json.loads(sys.stdin.readline())
 socket = zmq.Context().socket(zmq.PUSH)
 socket.connect(config["control"])
 while True:
-    socket.send(msgpack.packb({hello}))
+    socket.send(msgspec.msgpack.encode({hello}))
     time.sleep(0.1)
 """
 LITTER = '{"hello": {"load_s": 0.0 * len(__import__("tempfile").mkdtemp(prefix=f"left-{os.getpid()}-"))}}'
