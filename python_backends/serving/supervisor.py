@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -67,11 +68,17 @@ class EngineSupervisor:
         self._first_failure: str | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"supervise-{launch.instance}", daemon=True)
 
+    @property
+    def temporary_dir(self) -> Path:
+        """The engine's TMPDIR: what its libraries leave there goes when the process has ended, however it did."""
+        return self._launch.runtime_dir / self._launch.instance
+
     # ---- life -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         for stale in self._launch.runtime_dir.glob(f"{self._launch.instance}-*"):
             stale.unlink()  # of a server that could not clean up
+        shutil.rmtree(self.temporary_dir, ignore_errors=True)
         self._thread.start()
 
     def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> None:
@@ -164,6 +171,7 @@ class EngineSupervisor:
             self._kill_group()
             for suffix in ("ctl", "calls", "data"):
                 Path(f"{base}.{suffix}").unlink(missing_ok=True)
+            shutil.rmtree(self.temporary_dir, ignore_errors=True)
             if was_ready and not self._closing.is_set():
                 self._on_death(self.instance_epoch)
 
@@ -171,6 +179,8 @@ class EngineSupervisor:
         launch = self._launch
         inherited = {name: value for name, value in os.environ.items() if name not in FOR_TRITON_ALONE}
         environment = inherited | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+        self.temporary_dir.mkdir(mode=0o700, exist_ok=True)
+        environment |= {"TMPDIR": str(self.temporary_dir)} | _compile_cache(inherited)
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
             environment["PYTHONPATH"] += os.pathsep + extra
         config = {
@@ -240,3 +250,11 @@ class EngineSupervisor:
             self._ready.set()
         elif "failure" in message:
             self._reported = message["failure"]
+
+
+def _compile_cache(environment: dict[str, str]) -> dict[str, str]:
+    """Where torch keeps compiled kernels for the next start: by itself it would take TMPDIR."""
+    home = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if "TORCHINDUCTOR_CACHE_DIR" in environment or not os.access(os.path.dirname(home), os.W_OK):
+        return {}
+    return {"TORCHINDUCTOR_CACHE_DIR": f"{home}/qwen3-omni/torchinductor"}
