@@ -15,7 +15,7 @@ import numpy as np
 
 from python_backends.config.errors import ProtocolError
 
-KINDS = ("text_ids", "hidden_rows", "codes", "text", "audio", "progress", "abort")
+KINDS = ("text_ids", "codes", "text", "audio", "progress", "abort")
 DTYPES = ("int16", "int32", "int64", "uint8", "uint16", "float16", "float32")
 SMALL_BYTES = 4096
 _ALIGN = 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import numpy as np
@@ -16,8 +15,6 @@ from python_backends.engine_host.stage import run_stepping_engine
 from python_backends.engine_host.streams import Streams
 from python_backends.talker.engine import TalkerEngine, TalkerOptions, TalkerRequest, TextChunk
 
-log = logging.getLogger(__name__)
-
 
 class TalkerStage:
     """Adapter between TalkerEngine and the data plane; it is the engine's sink."""
@@ -25,7 +22,6 @@ class TalkerStage:
     def __init__(self, checkpoint: str, options: TalkerOptions, streams: Streams) -> None:
         self._streams = streams
         self._engine = TalkerEngine(checkpoint, options, self)
-        log.info("%s", self._engine.guards())
 
     def open(self, payload: dict) -> dict:
         request = TalkerRequest(
@@ -55,12 +51,6 @@ class TalkerStage:
             meta = {"reason": finish.reason, "usage": finish.usage}
             self._streams.post(stream_id, "progress", finished=True, meta=meta)
             self._streams.finish(stream_id)
-
-    def progress(self, stream_id: str, frames: int) -> None:
-        """Per-frame progress stays here; the BLS model is told the totals at the end."""
-
-    def ready(self, stream_id: str) -> bool:
-        return True
 
     def failed(self, stream_id: str, error: OmniError) -> None:
         self._streams.fail(stream_id, error)

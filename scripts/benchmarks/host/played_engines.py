@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling
-from python_backends.config.stage import ChunkSchedule, Finish, FirstChunk
+from python_backends.config.stage import ChunkSchedule, Finish
 
 STAMP = 20
 SAMPLES_A_FRAME = 1920
@@ -143,9 +143,6 @@ class _Speech:
 class PlayedTalker(_Played):
     """One frame a stream and step from the first text id on, `sampling.max_tokens` of them, cut by the schedule."""
 
-    def guards(self) -> str:
-        return "played"
-
     def add(self, request: PlayedTalkerRequest) -> None:
         sizes = request.schedule.sizes()
         self._open(request.stream_id, _Speech(sizes, request.sampling.max_tokens, next(sizes)))
@@ -185,9 +182,6 @@ class PlayedCode2Wav(_Played):
 
     def add(self, request: PlayedCode2WavRequest) -> None:
         self._open(request.stream_id, np.dtype(request.sample_format))
-
-    def first_chunk(self) -> FirstChunk:
-        return FirstChunk(1, 1, 0)
 
     def feed(self, stream_id: str, codes: np.ndarray, finished: bool) -> None:
         self._queue.append((stream_id, codes, finished))
