@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from python_backends.config.deploy_keys import ConnectorExtra, DeployKeys, check_keys
 from python_backends.config.deploy_layers import DeployError, apply_platform, apply_settings, find_profile, read_layers
@@ -60,7 +61,8 @@ class DeployConfig:
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
         if self.adaptive_first_chunk and steady:
             return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
-        return ChunkSchedule(1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames, steady)
+        initial = chunks.initial_codec_chunk_frames
+        return ChunkSchedule(1 if isinstance(initial, str) else initial, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -210,7 +212,7 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> lis
         if connector.name in TRANSPORTS:
             unused = "".join(f" No effect: extra.{key}." for key in connector.unused_extra)
             notes.append(f"connectors.{name}.name: not needed, ids and codes travel over ZeroMQ here.{unused}")
-    sections = [("", keys)]
+    sections: list[tuple[str, Any]] = [("", keys)]
     sections += [(f"connectors.{name}.extra.", item.extra) for name, item in keys.connectors.items()]
     sections += [(f"{_where(stage)}.", stage) for stage in stages.values()]
     for where, section in sections:
@@ -223,7 +225,7 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> lis
     if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
         notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
-        if name in stages and stages[name].max_cudagraph_capture_size:
+        if name in stages and getattr(stages[name], "max_cudagraph_capture_size", None):
             notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(

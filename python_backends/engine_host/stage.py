@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from python_backends.config.errors import OmniError, ProtocolError
@@ -91,7 +92,17 @@ class Inbox:
         self._receiver.close()
 
 
-def run_stepping_engine(engine, stop: threading.Event, fail_all) -> None:
+class SteppingEngine(Protocol):
+    """An engine whose owner's thread makes its steps."""
+
+    def step(self) -> bool:
+        """Make one step; False when there was nothing to do."""
+
+    def wait_for_work(self, timeout_s: float) -> None:
+        """Return when there may be something to do, or after `timeout_s`."""
+
+
+def run_stepping_engine(engine: SteppingEngine, stop: threading.Event, fail_all: Callable[[str], object]) -> None:
     """Step `engine` until `stop`: the only thread that touches its device.
 
     An exception out of a step leaves the device state unknown: every open stream fails (`fail_all`) and the exception

@@ -115,6 +115,7 @@ class OmniModel:
 
     def _lost_runtime_dir(self) -> None:
         """Let what runs go on as at a shutdown, then end: told to stop, Triton's models could not find each other."""
+        assert self._orchestrator is not None
         self._orchestrator.drain()
         while len(self._orchestrator) and not self._ending.wait(0.1):
             pass
