@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from python_backends.config.errors import StageFailed
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
 RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
+_GLANCE_MS = 50  # between two looks whether the process is to be ended
 # How tritonserver is to free memory; an engine allocates in its own way.
 FOR_TRITON_ALONE = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
@@ -31,7 +33,8 @@ class EngineLaunch:
     """How to start the engine process of one replica.
 
     `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
-    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start.
+    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start,
+    without the time in which it waits for another engine on one of its `devices` to load.
     """
 
     stage: str
@@ -44,6 +47,7 @@ class EngineLaunch:
     options: dict
     env: dict[str, str]
     memory_fraction: float | None = None
+    devices: tuple[str, ...] = ()
 
 
 class EngineSupervisor:
@@ -191,6 +195,7 @@ class EngineSupervisor:
             "options": launch.options,
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
+            "devices": launch.devices,
         }
         line = json.dumps(config).encode() + b"\n"
         process = subprocess.Popen(
@@ -208,18 +213,25 @@ class EngineSupervisor:
         return process
 
     def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
-        """Take what the process says until it has ended; end it when it has stalled."""
-        exited = threading.Event()
-        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
-        self._beat_at = time.monotonic()
-        while not exited.is_set() and not self._closing.is_set():
-            self._pump(socket)
-            if self._has_stalled():
-                self._kill_group()
-                exited.wait(5)
-        if self._closing.is_set():
-            exited.wait(10)
-        self._pump(socket)  # its last words may be why it failed
+        """Take what the process says until it has ended, which wakes this thread; end it when it has stalled."""
+        poller, end = zmq.Poller(), os.pidfd_open(process.pid)
+        try:
+            poller.register(socket, zmq.POLLIN)
+            poller.register(end, zmq.POLLIN)
+            self._beat_at = time.monotonic()
+            while process.poll() is None and not self._closing.is_set():
+                if any(ready is socket for ready, _ in poller.poll(_GLANCE_MS)):
+                    self._take(socket)
+                if self._has_stalled():
+                    self._kill_group()
+                    select.select([end], [], [], 5)
+            if self._closing.is_set():
+                select.select([end], [], [], 10)
+            process.poll()
+        finally:
+            os.close(end)
+        if not self._ready.is_set() and socket.poll(_GLANCE_MS):
+            self._take(socket)  # its last words may be why it failed
 
     def _has_stalled(self) -> bool:
         """Whether the process takes too long to load, or has sent no heartbeat for too long."""
@@ -235,10 +247,8 @@ class EngineSupervisor:
         self._reported = self._reported or what
         return True
 
-    def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello, heartbeat or failure, waiting 50 ms at most."""
-        if not socket.poll(50):
-            return
+    def _take(self, socket: zmq.Socket) -> None:
+        """Take one hello, heartbeat, failure or word that it waits for a device, that has arrived."""
         message = msgspec.msgpack.decode(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:
