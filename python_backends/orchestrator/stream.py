@@ -18,8 +18,11 @@ from python_backends.orchestrator.request import OmniRequest
 class Responder(Protocol):
     """The way back to one client. A `send` with a summary, or `error`, is called once, last."""
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
-        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz."""
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
+        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz; `logprobs`
+        of the ids that came with the text, where the request wants them."""
 
     def error(self, error: OmniError) -> None: ...
 
@@ -53,6 +56,7 @@ class Answer:
     audio: tuple[np.ndarray, ...] = ()
     summary: dict | None = None
     error: OmniError | None = None
+    logprobs: tuple[dict, ...] = ()
 
     @property
     def is_last(self) -> bool:
@@ -61,9 +65,10 @@ class Answer:
     def send(self, responder: Responder) -> None:
         if self.error is not None:
             responder.error(self.error)
-        elif self.text or self.audio or self.summary is not None:
+        elif self.text or self.audio or self.logprobs or self.summary is not None:
             joined = np.concatenate(self.audio) if len(self.audio) > 1 else next(iter(self.audio), None)
-            responder.send(self.text, joined, self.summary)
+            more = {"logprobs": list(self.logprobs)} if self.logprobs else {}
+            responder.send(self.text, joined, self.summary, **more)
 
 
 @dataclass(eq=False)
@@ -95,6 +100,8 @@ class Stream:
     error: OmniError | None = None
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
+    _logprobs: list[dict] = field(default_factory=list)
+    _all_logprobs: list[dict] = field(default_factory=list)
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -130,6 +137,10 @@ class Stream:
                 self.urgent |= self.mark("first_text")
                 if self.request.wants_text:
                     self._text.append(chunk.meta["text"])
+            if logprobs := chunk.meta.get("logprobs"):
+                self._all_logprobs += logprobs
+                if self.request.wants_text:
+                    self._logprobs += logprobs
         elif chunk.kind == "audio":
             if chunk.tensors["audio"].size:
                 self.mark("first_audio")
@@ -151,17 +162,24 @@ class Stream:
             self.answered = True
             return Answer(error=self.error)
         self.answered = self.complete
-        answer = Answer("".join(self._text), tuple(self._audio), self.summary() if self.complete else None)
-        self._text, self._audio = [], []
+        summary = self.summary() if self.complete else None
+        answer = Answer("".join(self._text), tuple(self._audio), summary, logprobs=tuple(self._logprobs))
+        self._text, self._audio, self._logprobs = [], [], []
         return answer
 
     def summary(self) -> dict:
-        """The JSON object of the last response. Times are milliseconds from the request's arrival."""
+        """The JSON object of the last response. Times are milliseconds from the request's arrival.
+
+        `finish_reason` is "length" when a limit cut any stage short: text that is whole may be spoken in part.
+        """
         self.mark("total")
-        return {
+        reasons = [stage["finish_reason"] for stage in self.finished.values()]
+        summary = {
             "id": self.stream_id,
-            "finish_reason": self.finished["thinker"]["finish_reason"],
+            "request_id": self.request.request_id,
+            "finish_reason": "length" if "length" in reasons else self.finished["thinker"]["finish_reason"],
             "seed": self.request.seed,
             "stages": self.finished,
             "timings_ms": self.timings,
         }
+        return summary | {"logprobs": self._all_logprobs} if self.request.thinker.logprobs else summary

@@ -68,7 +68,7 @@ def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones
         (json.dumps({"messages": USER, "sampling": {"vocoder": {}}}), "sampling.vocoder"),
         (json.dumps({"messages": USER, "sampling": {"thinker": 3}}), "sampling.thinker"),
         (json.dumps({"messages": USER, "sampling": {"thinker": {"heat": 3}}}), "sampling.thinker.heat"),
-        (json.dumps({"messages": USER, "sampling": {"thinker": {"top_k": -1}}}), "sampling.thinker.top_k"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": {"top_k": -2}}}), "sampling.thinker.top_k"),
         (json.dumps({"messages": USER, "sampling": {"thinker": {"top_p": "hot"}}}), "sampling.thinker.top_p"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"max_tokens": 5000}}}), "sampling.talker.max_tokens"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"top_p": 0}}}), "sampling.talker.top_p"),
