@@ -14,7 +14,7 @@ import numpy as np
 
 from python_backends.code2wav.build import build_runner
 from python_backends.code2wav.config import Code2WavConfig
-from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest, Code2WavSink
+from python_backends.code2wav.options import SAMPLE_RATE, Code2WavOptions, Code2WavRequest, Code2WavSink
 from python_backends.code2wav.output import InlineOutput, ThreadOutput
 from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
@@ -158,6 +158,9 @@ class Code2WavEngine:
             idle = len(self._streams) <= options.idle_num_seqs
         initial = options.idle_initial_frames if idle else options.loaded_initial_frames
         return FirstChunk(initial, options.loaded_initial_frames, options.idle_num_seqs)
+
+    def describe(self) -> dict:
+        return {"sample_rate": SAMPLE_RATE}
 
     def stats(self) -> dict[str, int]:
         """Counts: streams running, waiting and open, free slots; steps and frames since the start."""

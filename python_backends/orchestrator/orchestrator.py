@@ -22,7 +22,7 @@ from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
 from python_backends.orchestrator.outlets import Outlets
-from python_backends.orchestrator.request import RequestDefaults, parse_request
+from python_backends.orchestrator.request import RequestDefaults, asks_for_description, parse_request
 from python_backends.orchestrator.stream import OpenStage, Responder, Stream
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Orchestrator:
         self._schedule = schedule
         self._adaptive = adaptive_first_chunk
         self._defaults = defaults
+        self.description: dict = {}
         self._limits = limits or Limits()
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
@@ -86,21 +87,31 @@ class Orchestrator:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
     def submit(
-        self, raw: bytes | str, responder: Responder, media: MediaArrays | None = None, unhurried: bool = False
+        self,
+        raw: bytes | str,
+        responder: Responder,
+        media: MediaArrays | None = None,
+        unhurried: bool = False,
+        request_id: str = "",
+        total_s: float | None = None,
     ) -> None:
         """Start one request. Never raises: what is wrong with it goes to `responder.error`.
 
-        `media`: its raw media, see `split_media`. `unhurried`: no time limits.
+        `media`: its raw media, see `split_media`. `unhurried`: no time limits. `request_id`: the client's name for a
+        request that brings none in its JSON. `total_s`: a time limit beside those in it.
         """
         if (refused := self._refusal()) is not None:
             responder.error(refused)
             return
         try:
-            request = parse_request(raw, self._defaults, media or {})
+            if asks_for_description(raw):
+                responder.send("", None, self.description)
+                return
+            request = parse_request(raw, self._defaults, media or {}, request_id)
         except OmniError as error:
             responder.error(error)
             return
-        timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
+        timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts).within(Timeouts(total_s=total_s))
         stream = Stream(uuid.uuid4().hex, request, responder, timeouts, media=media or {})
         stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:
@@ -145,6 +156,9 @@ class Orchestrator:
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
+        payload |= {"template": request.chat_template_kwargs}
+        # Opened before the Thinker, the Talker has said how much it can hear.
+        payload |= {"speech_rows": stream.stages[-1].reply.get("rows")} if stream.stages else {}
         return payload | {"media": stream.media} if stream.media else payload
 
     def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
@@ -292,7 +306,7 @@ class Orchestrator:
             self._outlets.put(stream)
             for opened in open_stages:
                 self._abort(stream_id, opened)
-        log.info("stream %s: %s: %s", stream_id, error.code, error)
+        log.info("stream %s (request %s): %s: %s", stream_id, stream.request.request_id or "-", error.code, error)
 
     def _abort(self, stream_id: str, opened: OpenStage) -> None:
         """Have an engine free a stream; one that takes nothing holds up no other. To be called under the lock."""

@@ -58,7 +58,7 @@ class OmniRequest:
         return "audio" in self.modalities
 
 
-_FIELDS = (
+FIELDS = (
     *("messages", "modalities", "speaker", "seed", "sampling", "audio_format", "timeouts"),
     *("chat_template_kwargs", "request_id"),
 )
@@ -77,7 +77,10 @@ class RequestDefaults:
 
 
 def parse_request(
-    raw: bytes | str, defaults: RequestDefaults | None = None, media: MediaArrays | None = None
+    raw: bytes | str,
+    defaults: RequestDefaults | None = None,
+    media: MediaArrays | None = None,
+    request_id: str = "",
 ) -> OmniRequest:
     """Parse and validate the client's JSON, and what can be said of the raw `media` beside it (see `split_media`).
 
@@ -89,8 +92,8 @@ def parse_request(
     if not isinstance(body, dict):
         raise InvalidRequest("request", f"must be a JSON object, got {type(body).__name__}")
     for name in body:
-        if name not in _FIELDS:
-            raise InvalidRequest(str(name), _unknown(name, _FIELDS))
+        if name not in FIELDS:
+            raise InvalidRequest(str(name), _unknown(name, FIELDS))
     body = {name: value for name, value in body.items() if value is not None}
     split_media(media or {})
     defaults = defaults or RequestDefaults()
@@ -105,7 +108,7 @@ def parse_request(
         audio_format=_one_of("audio_format", body.get("audio_format", "float32"), AUDIO_FORMATS),
         timeouts=parse_timeouts(body.get("timeouts")),
         chat_template_kwargs=_template_variables(body.get("chat_template_kwargs", {})),
-        request_id=_request_id(body.get("request_id", "")),
+        request_id=_request_id(body.get("request_id", request_id)),
     )
 
 
@@ -127,6 +130,19 @@ def _template_variables(value: object) -> dict[str, Any]:
         if not isinstance(one, (str, int, float, bool)):
             raise InvalidRequest(f"chat_template_kwargs.{name}", "must be a string, a number, true or false")
     return value
+
+
+def asks_for_description(raw: bytes | str) -> bool:
+    """Whether the request is `{"describe": true}`. Raises InvalidRequest when it asks for more."""
+    if len(raw) > 1000 or ("describe" not in raw if isinstance(raw, str) else b"describe" not in raw):
+        return False
+    body = load_json(raw)
+    if not isinstance(body, dict) or body.get("describe") is not True:
+        return False
+    for name in body:
+        if name not in ("describe", "request_id"):
+            raise InvalidRequest(str(name), "may not stand beside describe")
+    return True
 
 
 def _check_size(raw: bytes | str, media: MediaArrays) -> None:

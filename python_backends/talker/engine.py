@@ -62,6 +62,14 @@ class TalkerEngine:
         else:
             self._output = SynchronousOutput(builder, transfer or HostTransfer(*size))
 
+    @property
+    def max_model_len(self) -> int:
+        """Rows of prompt and speech that one stream may use."""
+        return self._runner.context
+
+    def describe(self) -> dict:
+        return {"voices": sorted(self._shape.speakers), "context_rows": self.max_model_len}
+
     def guards(self) -> OutputGuards:
         """Which output path runs, with the reason of every guard."""
         return self._guards
@@ -121,9 +129,10 @@ class TalkerEngine:
         prompt = None
         if chunk.prompt_ids is not None:
             prompt = build_prompt(chunk.prompt_ids, chunk.multimodal, stream.speaker_code, self._shape)
-            if prompt.rows >= self._options.max_model_len:
+            if prompt.rows >= self.max_model_len:
+                # The Thinker refuses it before, knowing this context: only a caller without one comes here.
                 raise InvalidRequest(
-                    "prompt_ids", f"{prompt.rows + 1} rows do not fit a context of {self._options.max_model_len}"
+                    "messages", f"make {prompt.rows} rows; at most {self.max_model_len - 1} for spoken answers"
                 )
             texts = [*prompt.first_text.tolist(), *texts]
             stream.got_prompt = True
@@ -137,7 +146,7 @@ class TalkerEngine:
                 self._output.end(Ending(stream, reason="stop"))
             elif prompt is not None:
                 stream.prompt = prompt
-                stream.prepare(self._options.max_model_len)
+                stream.prepare(self.max_model_len)
                 self._scheduler.enqueue(stream)
 
         return act
