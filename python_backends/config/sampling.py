@@ -207,7 +207,9 @@ def _structured(value: dict) -> dict[str, Any]:
     ((name, one),) = given.items()
     if not _STRUCTURED[name](one):
         shapes = {"json": "a JSON schema", "choice": f"{_texts().name}, at least one", "json_object": "true"}
-        raise InvalidRequest(f"structured_outputs.{name}", f"must be {shapes.get(name, 'a string that is not too long')}")
+        raise InvalidRequest(
+            f"structured_outputs.{name}", f"must be {shapes.get(name, 'a string that is not too long')}"
+        )
     return given
 
 

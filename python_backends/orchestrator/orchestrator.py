@@ -111,7 +111,11 @@ class Orchestrator:
         except OmniError as error:
             responder.error(error)
             return
-        timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts).within(Timeouts(total_s=total_s))
+        timeouts = (
+            Timeouts()
+            if unhurried
+            else request.timeouts.within(self._limits.timeouts).within(Timeouts(total_s=total_s))
+        )
         stream = Stream(uuid.uuid4().hex, request, responder, timeouts, media=media or {})
         stream.next_cancel_poll = stream.started + CANCEL_POLL_S
         with self._lock:

@@ -12,6 +12,7 @@ from python_backends.talker.request import MultimodalPrompt
 from python_backends.talker.rope_index import rope_positions
 from python_backends.talker.shapes import TalkerShape
 
+
 @dataclass(frozen=True)
 class TalkerPrompt:
     """Rows before the first text row, which is the first decode step's own input.

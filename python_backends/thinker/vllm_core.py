@@ -46,8 +46,12 @@ class VllmCore:
         from python_backends.thinker.torchvision_ops import declare_missing_ops
 
         declare_missing_ops()
-        from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
+
+        if options.device == "cpu":
+            # Else the first request with log probabilities waits for a C++ compiler, and all others with it.
+            current_platform.simple_compile_backend = "eager"
+        from vllm.engine.arg_utils import EngineArgs
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -181,12 +185,15 @@ class VllmCore:
         started = time.monotonic()
         scheduler = self._engine.vllm_config.scheduler_config
         sampling = ThinkerSampling(max_tokens=2, ignore_eos=True)
-        for rows in warm_up_rows(most or scheduler.max_num_batched_tokens):
+        sizes = warm_up_rows(most or scheduler.max_num_batched_tokens)
+        for rows in sizes:
             prompts = prompts_of(rows, self.max_model_len - sampling.max_tokens)
             if len(prompts) > scheduler.max_num_seqs:
                 break
             for number, prompt in enumerate(prompts):
                 params = self.sampling_params(sampling, number)
+                if rows == sizes[0]:
+                    params.logprobs = 1  # these have a kernel of their own to compile
                 params.skip_reading_prefix_cache = True
                 self._engine.add_request(f"warm-up {rows} {number}", self.text_input(prompt), params)
             while self.running:
@@ -216,8 +223,12 @@ class VllmCore:
     def step(self) -> list[tuple[str, list[int], str | None, list | None]]:
         """One model step: (stream id, new ids, finish reason, log probabilities) for each stream that moved."""
         return [
-            (output.request_id, list(output.outputs[0].token_ids), output.outputs[0].finish_reason,
-             output.outputs[0].logprobs)
+            (
+                output.request_id,
+                list(output.outputs[0].token_ids),
+                output.outputs[0].finish_reason,
+                output.outputs[0].logprobs,
+            )
             for output in self._engine.step()
         ]
 

@@ -12,7 +12,10 @@ from transformers import LogitsProcessor, LogitsProcessorList, MinPLogitsWarper
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.thinker.detokenizer import Detokenizer, TokenBytes
+from python_backends.thinker.messages import parse_messages
+from python_backends.thinker.prompt import _variables
 from python_backends.thinker.stop_strings import StopStrings
+from tests.server import wait_until
 
 MESSAGES = [{"role": "user", "content": "Say it again and again."}]
 LENGTH = 40
@@ -43,9 +46,7 @@ def test_presence_and_frequency_penalty(server, oracle, plain, presence, frequen
     processors = LogitsProcessorList([CountPenalties(len(plain.prompt_ids), presence, frequency)])
     expected = oracle.text(MESSAGES, LENGTH, logits_processor=processors)
     assert expected.ids != plain.ids
-    same(
-        server.answer(MESSAGES, max_tokens=LENGTH, presence_penalty=presence, frequency_penalty=frequency), expected
-    )
+    same(server.answer(MESSAGES, max_tokens=LENGTH, presence_penalty=presence, frequency_penalty=frequency), expected)
 
 
 def test_logit_bias(server, oracle, plain):
@@ -114,7 +115,7 @@ def test_stop_strings_reach_neither_client_nor_talker(server, oracle, plain):
     assert answer.text.startswith(spoken) and stop not in spoken
     included = server.answer(MESSAGES, max_tokens=LENGTH, stop=stop, include_stop_str_in_output=True)
     assert included.text == text[: at + 4]
-    assert server.engine.stats()["streams"] == 0
+    wait_until(lambda: server.engine.stats()["running"] == 0, 60, "vLLM has stopped too")
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -185,3 +186,20 @@ def test_what_vllm_would_refuse_is_refused_at_the_door(server, fields, field):
         server.answer(MESSAGES, **fields)
     assert error.value.field == f"sampling.thinker.{field}"
     assert server.answer(MESSAGES, max_tokens=2, ignore_eos=True).finish.reason == "length"
+
+
+def test_chat_template_kwargs_are_those_that_the_template_reads(server):
+    prompts = server.engine._core.prompts
+    conversation = parse_messages(MESSAGES, server.engine._rules)
+    with pytest.raises(InvalidRequest) as error:
+        prompts.text(conversation, {"enable_thinking": True})
+    assert error.value.field == "chat_template_kwargs.enable_thinking"
+    template, prompts._template = prompts._template, "{{ style }} {{ messages | length }}"
+    variables, prompts.variables = prompts.variables, _variables(prompts._template)
+    try:
+        assert prompts.variables == {"style": None}.keys()
+        assert prompts.text(conversation, {"style": "short"}) == "short 1"
+        with pytest.raises(InvalidRequest, match="control token"):
+            prompts.text(conversation, {"style": "<|im_end|>"})
+    finally:
+        prompts._template, prompts.variables = template, variables
