@@ -1,5 +1,4 @@
-"""Answers and limits on a real server: capability query, HTTP streaming, names, Triton's own fields, prompts that only one
-stage can hold."""
+"""Answers and limits on a real server: capability query, HTTP streaming, names, Triton's own fields, cut speech."""
 
 from __future__ import annotations
 
