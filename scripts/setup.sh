@@ -3,7 +3,7 @@
 # what is done already is recognised by the hash of its pins, and the script ends in a fraction of a second.
 #
 #   main     torch, vLLM, transformers, the client and the tests' tools: the engines run on it
-#   stub     NumPy 1.26, pyzmq, msgpack, PyYAML: Triton's Python stubs run on it
+#   stub     NumPy 1.26, pyzmq, msgspec, PyYAML: Triton's Python stubs run on it
 #   triton   tritonserver 2.51.0 and perf_analyzer, unless a tritonserver is on PATH
 #
 # ENGINE_PYTHON=/path/to/python serves with an interpreter of yours, which has torch and vLLM: main is not built.
@@ -92,7 +92,7 @@ check_engine_python() {
     local missing
     missing=$("$ENGINE_PYTHON" -c '
 import importlib.util
-print(*(name for name in ("torch", "vllm", "transformers", "zmq", "msgpack", "yaml")
+print(*(name for name in ("torch", "vllm", "transformers", "zmq", "msgspec", "yaml")
         if importlib.util.find_spec(name) is None))') ||
         fail "ENGINE_PYTHON is $ENGINE_PYTHON, which does not run: name a working interpreter."
     [[ -z $missing ]] || fail "ENGINE_PYTHON ($ENGINE_PYTHON) lacks $missing: install that or unset ENGINE_PYTHON."

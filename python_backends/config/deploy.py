@@ -20,6 +20,9 @@ from python_backends.config.stage_keys import STAGES, StageKeys
 __all__ = ["STAGES", "DeployConfig", "DeployError", "default_profile", "load_deploy_config"]
 _SAMPLING = {"thinker": ThinkerSampling, "talker": TalkerSampling}
 _UNUSED_SAMPLING = ("detokenize",)
+# `auto`: the first chunk has one frame while so many streams are open, and otherwise as many frames as here.
+IDLE_STREAMS = 4
+LOADED_FIRST_CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ class DeployConfig:
     def schedule(self) -> ChunkSchedule:
         """How the Talker cuts codes; `steady` 0 (all at the end) in full-payload mode."""
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
-        initial = 1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames
-        return ChunkSchedule(initial, steady, doubling=self.adaptive_first_chunk)
+        if self.adaptive_first_chunk and steady:
+            return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
+        return ChunkSchedule(1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:

@@ -69,8 +69,8 @@ class ConnectorExtra:
 
     initial_codec_chunk_frames: int | str = key(
         Either(integer(1), one_of("auto")),
-        "Frames (80 ms each) of the first chunk. `auto`: 1 while Code2Wav is idle, 4 under load; then each chunk is "
-        "twice as large, up to `codec_chunk_frames`.",
+        "Frames (80 ms each) of the first chunk. `auto`: 1 while up to four streams are open, else 4; then each chunk "
+        "is twice as large, up to `codec_chunk_frames`.",
         4,
     )
     codec_chunk_frames: int = key(integer(1), "Frames of every later chunk.", 25)

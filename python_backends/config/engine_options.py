@@ -33,7 +33,8 @@ def replica_of(stage: StageKeys, deploy: DeployKeys, platform: str, devices: str
     env = {name: str(value) for name, value in stage.env.items()}
     if platform == "cpu":
         return Replica(options, env)
-    env = {VISIBLE_DEVICES[platform]: devices, **env}
+    exact = {"TRITON_F32_DEFAULT": "ieee"} if options["dtype"] in ("float32", "float") else {}  # not TF32
+    env = {VISIBLE_DEVICES[platform]: devices, **exact, **env}
     return Replica(options, env, stage.gpu_memory_utilization if stage.stage_id != 0 else None)
 
 

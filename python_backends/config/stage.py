@@ -19,15 +19,6 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class FirstChunk:
-    """What Code2Wav asks of the Talker's first chunk; the fields are those of `ChunkSchedule`."""
-
-    initial: int
-    loaded_initial: int
-    idle_streams: int
-
-
-@dataclass(frozen=True)
 class ChunkSchedule:
     """Sizes, in codec frames, of the chunks that the Talker sends to Code2Wav.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Code2WavStage:
         except BaseException:
             self._streams.drop(payload["stream_id"])
             raise
-        return {"first_chunk": asdict(self._engine.first_chunk())}
+        return {}
 
     def receive(self, chunk: Chunk) -> None:
         self._engine.feed(chunk.stream_id, chunk.tensors["codes"], chunk.finished)

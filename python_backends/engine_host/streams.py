@@ -35,7 +35,6 @@ class Streams:
         self._routes: dict[str, Route] = {}
         self._checker = SequenceChecker()
         self._lock = threading.Lock()
-        self.unknown_chunks = 0
 
     def open(self, stream_id: str, reply: str, sink: str | None) -> None:
         """Raises ProtocolError when the stream is open already."""
@@ -44,9 +43,6 @@ class Streams:
                 raise ProtocolError(f"stream {stream_id} is open already")
             self._routes[stream_id] = Route(reply, sink)
 
-    def is_open(self, stream_id: str) -> bool:
-        return stream_id in self._routes
-
     def check(self, chunk: Chunk) -> bool:
         """True when `chunk` is the next of an open stream; False when its stream is not open (any more).
 
@@ -54,7 +50,6 @@ class Streams:
         """
         with self._lock:
             if chunk.stream_id not in self._routes:
-                self.unknown_chunks += 1
                 return False
             self._checker.check(chunk)
             return True

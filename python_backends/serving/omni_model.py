@@ -81,7 +81,6 @@ class OmniModel:
                 f"ipc://{self._socket}",
                 lambda name, payloads: self._open_stage(name, payloads),
                 deploy.schedule,
-                deploy.adaptive_first_chunk,
                 RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
                 _limits(deploy),
                 end_the_server,

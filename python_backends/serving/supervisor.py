@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import StageFailed
@@ -229,7 +229,7 @@ class EngineSupervisor:
         """Take one hello, heartbeat or failure, waiting 50 ms at most."""
         if not socket.poll(50):
             return
-        message = msgpack.unpackb(socket.recv())
+        message = msgspec.msgpack.decode(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:
             log.info("%s is ready after %.1f s", self._launch.instance, message["hello"]["load_s"])

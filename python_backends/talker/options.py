@@ -19,8 +19,8 @@ class TalkerOptions:
     DEFAULT_ROWS and at most the checkpoint's. `max_prefill_rows`: prompt rows computed between two decode steps.
     `load_format`: "auto" reads safetensors, "dummy" draws random weights of the configured sizes on the device.
     `kernels`: "auto" picks Triton on CUDA and plain torch elsewhere.
-    `progress_frames`: frames between two progress reports of a stream. `async_chunk`: chunks travel while a
-    stream still speaks. Asynchronous output needs `async_output`, `async_chunk`, `async_scheduling` and pinned copies.
+    `async_chunk`: chunks travel while a stream still speaks. Asynchronous output needs `async_output`, `async_chunk`,
+    `async_scheduling` and pinned copies.
     `max_steps_in_flight`: steps launched whose codes the builder has not handled yet.
     Raises InvalidRequest with the field's name for a value out of range.
     """
@@ -39,10 +39,9 @@ class TalkerOptions:
     load_format: str = "auto"
     kernels: str = "auto"
     max_steps_in_flight: int = 2
-    progress_frames: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_model_len", "max_prefill_rows", "max_steps_in_flight", "progress_frames"):
+        for name in ("max_num_seqs", "max_model_len", "max_prefill_rows", "max_steps_in_flight"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InvalidRequest(name, f"must be at least 1, got {getattr(self, name)}")
         if self.max_waiting < 0:

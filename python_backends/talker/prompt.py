@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
+from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.spoken_prompt import HEADER_ROWS, PAD_ROWS, user_rows
-from python_backends.talker.request import MultimodalPrompt
+from python_backends.talker.model.shapes import TalkerShape
 from python_backends.talker.rope_index import rope_positions
-from python_backends.talker.shapes import TalkerShape
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,16 @@ class TalkerPrompt:
     @property
     def rows(self) -> int:
         return len(self.text_ids)
+
+
+@dataclass(frozen=True)
+class PrefillPart:
+    """Rows `start` to `start + count` of a prompt, for one slot."""
+
+    slot: int
+    prompt: TalkerPrompt
+    start: int
+    count: int
 
 
 def build_prompt(

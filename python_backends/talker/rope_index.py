@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.talker.request import MultimodalPrompt
-from python_backends.talker.shapes import TalkerShape
+from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.talker.model.shapes import TalkerShape
 
 
 def audio_rows(feature_length: int, n_window: int) -> int:

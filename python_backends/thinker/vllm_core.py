@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ from python_backends.thinker.tokenizer_loads import OneTokenizer
 from python_backends.thinker.warmup import prompts_of, warm_up_rows
 
 log = logging.getLogger(__name__)
+# What the grammar's compiler writes before its reason.
+_PLACE_IN_SOURCE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
 class VllmCore:
@@ -52,6 +55,7 @@ class VllmCore:
             # Else the first request with log probabilities waits for a C++ compiler, and all others with it.
             current_platform.simple_compile_backend = "eager"
         from vllm.engine.arg_utils import EngineArgs
+        from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -67,6 +71,7 @@ class VllmCore:
         with OneTokenizer():
             self._engine = LLMEngine.from_engine_args(EngineArgs(**args))
         self._sampling_params, self._structured = SamplingParams, StructuredOutputsParams
+        self._refusals = (ValueError, VLLMClientError)
         self._delta = RequestOutputKind.DELTA
         model_config = self._engine.vllm_config.model_config
         self._tokenizer = tokenizer = self._engine.renderer.get_tokenizer()
@@ -177,8 +182,9 @@ class VllmCore:
                 continue
             try:
                 check()
-            except ValueError as error:
-                raise InvalidRequest(f"sampling.thinker.{name}", f"is not taken by vLLM: {error}") from None
+            except self._refusals as error:
+                reason = _PLACE_IN_SOURCE.sub("", str(error))
+                raise InvalidRequest(f"sampling.thinker.{name}", f"is not taken by vLLM: {reason}") from None
 
     def warm_up(self, most: int | None = None) -> None:
         """Run prompts of every size, up to `most` rows a step, for which vLLM has another kernel; see `warmup`."""
@@ -212,7 +218,10 @@ class VllmCore:
 
     def add(self, stream: Stream, engine_input: Any, params: Any) -> None:
         """Raises ValueError for what vLLM will not take."""
-        self._engine.add_request(stream.stream_id, engine_input, params)
+        try:
+            self._engine.add_request(stream.stream_id, engine_input, params)
+        except self._refusals as error:
+            raise ValueError(str(error)) from None
         self.streams[stream.stream_id] = stream
 
     def abort(self, stream: Stream) -> None:

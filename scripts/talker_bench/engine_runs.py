@@ -13,9 +13,9 @@ import torch
 from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule, Finish
 from python_backends.talker.engine import TalkerEngine
+from python_backends.talker.model.shapes import TokenIds, read_shape
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.request import TalkerRequest, TextChunk
-from python_backends.talker.shapes import TokenIds, read_shape
 
 PROMPT_ROWS = 128
 TEXT_IDS = 40

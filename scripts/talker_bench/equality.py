@@ -7,8 +7,8 @@ from pathlib import Path
 
 from python_backends.config.stage import ChunkSchedule
 from python_backends.talker.engine import TalkerEngine
+from python_backends.talker.model.shapes import read_shape
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.shapes import read_shape
 from scripts.talker_bench.engine_runs import PROMPT_ROWS, HashingSink, open_streams, run_all
 
 MATES = 1000  # numbers of streams that no other run has

@@ -10,10 +10,10 @@ import torch
 from python_backends.talker.kernels.interface import Rows
 from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.kernels.torch_kernels import TorchKernels, rms_norm
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.weights import AttentionWeights, MoeWeights
 from python_backends.talker.runner import TalkerRunner
-from python_backends.talker.sampler import RowSettings
 from python_backends.talker.step import rotary_of
-from python_backends.talker.weights import AttentionWeights, MoeWeights
 from scripts.talker_bench.step_times import start_all
 
 ROWS = (1, 3, 16, 64, 128)

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from python_backends.talker.kernels.interface import Rows
 from python_backends.talker.kernels.triton_kernels import TritonKernels
+from python_backends.talker.model.slots import SlotBuffers
+from python_backends.talker.model.weights import MoeWeights
 from python_backends.talker.runner import TalkerRunner
-from python_backends.talker.slots import SlotBuffers
 from python_backends.talker.step import TalkerStep
-from python_backends.talker.weights import MoeWeights
 from scripts.talker_bench.kernel_checks import difference
 from scripts.talker_bench.step_times import control_of, parts, start_all
 

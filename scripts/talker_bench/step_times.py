@@ -7,11 +7,10 @@ import torch
 
 from python_backends.config.sampling import TalkerSampling
 from python_backends.talker.kernels.torch_kernels import TorchKernels
-from python_backends.talker.prefill import PrefillPart
-from python_backends.talker.prompt import build_prompt
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.slots import sampling_columns
+from python_backends.talker.prompt import PrefillPart, build_prompt
 from python_backends.talker.runner import SlotStart, TalkerRunner
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.slots import sampling_columns
 from python_backends.talker.step import TalkerStep
 from scripts.talker_bench.timing import eager_milliseconds, milliseconds
 

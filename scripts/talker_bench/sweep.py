@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
+from python_backends.engines_common.tensor_source import RandomSource
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
 from python_backends.talker.kernels.triton_moe import MoeTiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles
+from python_backends.talker.model.shapes import read_shape
+from python_backends.talker.model.slots import allocate_slots
+from python_backends.talker.model.weights import load_weights
 from python_backends.talker.runner import TalkerRunner
-from python_backends.talker.shapes import read_shape
-from python_backends.talker.slots import allocate_slots
 from python_backends.talker.step import TalkerStep
-from python_backends.talker.tensor_source import RandomSource
-from python_backends.talker.weights import load_weights
 from scripts.talker_bench.step_times import parts, start_all
 
 WORKERS = 14

@@ -89,6 +89,8 @@ def test_a_vllm_omni_file_means_the_same_here(on):
     assert talker.options["cuda_graphs"] and not code2wav.options["cuda_graphs"]
     assert talker.options["max_prefill_rows"] == 32768 and code2wav.options["max_step_frames"] == 3200
     assert config.schedule == ChunkSchedule(4, 25) and not config.adaptive_first_chunk
+    growing = on("cuda", "one_gpu")
+    assert growing.schedule == ChunkSchedule(1, 25, doubling=True, loaded_initial=4, idle_streams=4)
     assert config.sampling_defaults["talker"] == {
         "temperature": 0.9, "top_k": 50, "max_tokens": 4096, "repetition_penalty": 1.05
     }  # fmt: skip
@@ -110,6 +112,15 @@ def test_a_vllm_omni_file_on_other_platforms(on):
     cpu = on("cpu", VLLM_OMNI)
     assert cpu.replicas["talker"][0].options["device"] == "cpu" and cpu.replicas["talker"][0].env == {}
     assert "gpu_memory_utilization" not in cpu.replicas["thinker"][0].options["engine_args"]
+
+
+def test_float32_on_a_gpu_is_exact_in_triton_kernels(on):
+    """Without the variable Triton's float32 products, vLLM's too, are TF32; the operator's own setting wins."""
+    overrides = ["stages.0.dtype=float32", "stages.1.dtype=float32", "stages.1.env={TRITON_F32_DEFAULT: tf32}"]
+    exact = {name: on("cuda", "one_gpu", overrides).replicas[name][0].env for name in ("thinker", "talker", "code2wav")}
+    assert exact["thinker"]["TRITON_F32_DEFAULT"] == "ieee" and exact["talker"]["TRITON_F32_DEFAULT"] == "tf32"
+    assert "TRITON_F32_DEFAULT" not in exact["code2wav"]
+    assert on("cpu", "cpu").replicas["talker"][0].env == {}
 
 
 def test_a_platform_section_is_merged_deep_by_stage_id(on, written):

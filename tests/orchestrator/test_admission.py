@@ -15,7 +15,7 @@ from python_backends.orchestrator.stream import Stream
 
 def stream(name, modalities=("text", "audio")):
     body = {"messages": [{"role": "user", "content": "Hi"}], "modalities": list(modalities)}
-    return Stream(name, parse_request(json.dumps(body)), None)
+    return Stream(name, parse_request(json.dumps(body)), None, None)
 
 
 @pytest.fixture

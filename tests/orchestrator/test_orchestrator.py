@@ -71,9 +71,9 @@ class PlayedStages:
         if name in self.broken:
             raise OmniError("not running", "stage_failed")
         self.opened += [(name, payload) for payload in payloads]
-        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"}
-        reply |= {"rows": 99} if name == "talker" else {}
-        reply["first_chunk"] = {"initial": 1, "loaded_initial": 4, "idle_streams": 2}
+        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"} | (
+            {"rows": 99} if name == "talker" else {}
+        )
         return [self.refuse.get(name, reply)] * len(payloads)
 
     def wait_opened(self, calls):
@@ -332,7 +332,7 @@ def test_a_late_chunk_of_an_ended_stream_is_ignored(orchestrator, stages):
 
 
 def test_close_ends_every_stream_with_an_error(stages, tmp_path):
-    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25), True)
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls2", stages.open, ChunkSchedule(1, 25, True, 4, 2))
     responder = ask(orchestrator, stages)
     assert ChunkSchedule(**stages.payload("talker")["schedule"]) == ChunkSchedule(1, 25, True, 4, 2)
     orchestrator.close()
@@ -414,7 +414,7 @@ def test_a_client_that_takes_its_time_holds_up_no_other(orchestrator, stages):
     for _ in range(12):
         quick = ask(orchestrator, stages, modalities=["text"])
         others.append((quick, stages.opened[-1][1]))
-    # Outlets are chosen by stream: of twelve streams some have another than the slow one.
+    # Each stream keeps to one of a few threads: of twelve streams some have another than the slow one.
     for _, payload in others:
         meta = {"text": "ok", "reason": "stop", "usage": {}}
         chunk = Chunk(payload["stream_id"], "thinker", 0, "text", True, meta=meta)

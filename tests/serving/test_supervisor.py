@@ -15,12 +15,12 @@ from python_backends.serving.supervisor import FOR_TRITON_ALONE, EngineLaunch, E
 
 ENGINE = """#!{python}
 import json, os, sys, time
-import msgpack, zmq
+import msgspec, zmq
 config = json.loads(sys.stdin.readline())
 socket = zmq.Context().socket(zmq.PUSH)
 socket.connect(config["control"])
 while True:
-    socket.send(msgpack.packb({hello}))
+    socket.send(msgspec.msgpack.encode({hello}))
     time.sleep(0.1)
 """
 HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'

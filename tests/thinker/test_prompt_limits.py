@@ -11,8 +11,8 @@ import pytest
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.sampling import ThinkerSampling
+from python_backends.talker.model.shapes import read_shape
 from python_backends.talker.prompt import build_prompt
-from python_backends.talker.shapes import read_shape
 from python_backends.thinker.engine import MediaOptions, ThinkerRequest
 from python_backends.thinker.messages import PromptRules, parse_messages
 

@@ -184,7 +184,7 @@ def test_json_object_begins_as_one(server):
 def test_what_vllm_would_refuse_is_refused_at_the_door(server, fields, field):
     with pytest.raises(InvalidRequest) as error:
         server.answer(MESSAGES, **fields)
-    assert error.value.field == f"sampling.thinker.{field}"
+    assert error.value.field == f"sampling.thinker.{field}" and "/" not in error.value.reason
     assert server.answer(MESSAGES, max_tokens=2, ignore_eos=True).finish.reason == "length"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling
-from python_backends.config.stage import ChunkSchedule, Finish, FirstChunk
+from python_backends.config.stage import ChunkSchedule, Finish
 
 STAMP = 20
 SAMPLES_A_FRAME = 1920
@@ -150,9 +150,6 @@ class PlayedTalker(_Played):
 
     max_model_len = 8192
 
-    def guards(self) -> str:
-        return "played"
-
     def add(self, request: PlayedTalkerRequest) -> None:
         sizes = request.schedule.sizes()
         self._open(request.stream_id, _Speech(sizes, request.sampling.max_tokens, next(sizes)))
@@ -192,9 +189,6 @@ class PlayedCode2Wav(_Played):
 
     def add(self, request: PlayedCode2WavRequest) -> None:
         self._open(request.stream_id, np.dtype(request.sample_format))
-
-    def first_chunk(self) -> FirstChunk:
-        return FirstChunk(1, 1, 0)
 
     def feed(self, stream_id: str, codes: np.ndarray, finished: bool) -> None:
         self._queue.append((stream_id, codes, finished))

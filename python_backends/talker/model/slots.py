@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from python_backends.config.sampling import TalkerSampling
-from python_backends.talker.shapes import TalkerShape
+from python_backends.talker.model.shapes import TalkerShape
 
 FLOATS = ("temperature", "top_p", "penalty", "predictor_temperature", "predictor_top_p", "position_delta")
 INTS = ("top_k", "predictor_top_k", "seed_low", "seed_high", "ignore_eos")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -50,34 +51,47 @@ class HostTransfer:
         return self._ring[entry][: self._rows[entry]]
 
 
-class PinnedTransfer:
-    """CUDA: clone on the compute stream, copy on a stream of its own into pinned memory, mark with an event.
+class PinnedSnapshot:
+    """Values that a later step overwrites: cloned on the compute stream, then copied on `stream` into pinned memory.
 
-    Raises RuntimeError at construction when the host memory is not pinned: a pageable copy would wait silently.
+    `size`: values at most. Raises RuntimeError when the host memory is not pinned: a pageable copy would wait silently.
     """
 
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device, stream: torch.cuda.Stream) -> None:
+        self._on_device = torch.empty(size, dtype=dtype, device=device)
+        self._on_host = torch.empty(size, dtype=dtype).pin_memory()
+        if not self._on_host.is_pinned():
+            raise RuntimeError("results are copied behind the steps into pinned memory, and this device gives none")
+        self._array = self._on_host.numpy()
+        self._stream = stream
+        self._cloned, self._copied = torch.cuda.Event(), torch.cuda.Event(blocking=True)
+        self._shape: tuple[int, ...] = (0,)
+
+    def take(self, values: torch.Tensor) -> None:
+        """Start the copy of `values`, contiguous; returns at once."""
+        count, self._shape = values.numel(), tuple(values.shape)
+        self._on_device[:count].copy_(values.view(-1))
+        self._cloned.record()
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._cloned)
+            self._on_host[:count].copy_(self._on_device[:count], non_blocking=True)
+            self._copied.record()
+
+    def wait(self) -> np.ndarray:
+        """Return the host copy, in the shape taken, once it is complete; valid until the next `take`."""
+        self._copied.synchronize()
+        return self._array[: math.prod(self._shape)].reshape(self._shape)
+
+
+class PinnedTransfer:
+    """CUDA: a ring of snapshots on a stream of its own. Raises RuntimeError as `PinnedSnapshot` does."""
+
     def __init__(self, entries: int, rows: int, groups: int, device: torch.device) -> None:
-        size = (entries, rows, groups)
-        self._device_ring = torch.empty(size, dtype=torch.int32, device=device)
-        self._host_ring = torch.empty(size, dtype=torch.int32, pin_memory=True)
-        if not self._host_ring.is_pinned():
-            raise RuntimeError("asynchronous output needs pinned host memory, and this device gives none")
-        self._host_arrays = self._host_ring.numpy()
-        self._stream = torch.cuda.Stream(device)
-        self._cloned = [torch.cuda.Event() for _ in range(entries)]
-        self._copied = [torch.cuda.Event(blocking=True) for _ in range(entries)]
-        self._rows = [0] * entries
+        stream = torch.cuda.Stream(device)
+        self._ring = [PinnedSnapshot(rows * groups, torch.int32, device, stream) for _ in range(entries)]
 
     def start(self, entry: int, codes: torch.Tensor) -> None:
-        rows = self._rows[entry] = len(codes)
-        snapshot = self._device_ring[entry, :rows]
-        snapshot.copy_(codes)
-        self._cloned[entry].record()
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._cloned[entry])
-            self._host_ring[entry, :rows].copy_(snapshot, non_blocking=True)
-            self._copied[entry].record()
+        self._ring[entry].take(codes)
 
     def wait(self, entry: int) -> np.ndarray:
-        self._copied[entry].synchronize()
-        return self._host_arrays[entry, : self._rows[entry]]
+        return self._ring[entry].wait()

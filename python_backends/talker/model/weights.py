@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from python_backends.talker.shapes import DecoderShape, TalkerShape
-from python_backends.talker.tensor_source import TensorSource
+from python_backends.engines_common.tensor_source import TensorSource
+from python_backends.talker.model.shapes import DecoderShape, TalkerShape
 
 TEXT_TABLE_CHUNK = 16384
 
