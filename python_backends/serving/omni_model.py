@@ -29,7 +29,7 @@ from python_backends.serving.server_end import (
 )
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
 from python_backends.serving.triton_io import (
-    check_parameters,
+    checked_name,
     collect_what_triton_shares,
     json_tensor,
     media_arrays,
@@ -109,14 +109,12 @@ class OmniModel:
         for request in requests:
             responder = TritonResponder(request)
             try:
-                check_parameters(request)
+                name = checked_name(request)
                 raw, media = request_bytes(request, "request"), media_arrays(request)
             except OmniError as error:
                 responder.error(error)
                 continue
-            self._orchestrator.submit(
-                raw, responder, media, request_id=request.request_id(), total_s=request.timeout() / 1e6 or None
-            )
+            self._orchestrator.submit(raw, responder, media, request_id=name, total_s=request.timeout() / 1e6 or None)
 
     def finalize(self) -> None:
         self._ending.set()

@@ -34,15 +34,20 @@ def request_bytes(request, name: str) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def check_parameters(request) -> None:
-    """Raises InvalidRequest for what Triton's API lets a client send and this server has no use for.
+def checked_name(request) -> str:
+    """The client's name for the request, "" without one; HTTP's `generate_stream` makes a parameter of its `id`.
+
+    Raises InvalidRequest for what Triton's API lets a client send and this server has no use for.
 
     Of `priority` Triton tells its Python backend nothing.
     """
-    for name in json.loads(request.parameters() or "{}"):
+    parameters = json.loads(request.parameters() or "{}")
+    found = request.request_id() or str(parameters.pop("id", ""))
+    for name in parameters:
         raise InvalidRequest(f"parameters.{name}", "unknown request parameter: all fields go into the input `request`")
     if request.correlation_id() or request.flags():
         raise InvalidRequest("sequence_id", "this server keeps no sequences: each request brings all its messages")
+    return found
 
 
 def media_arrays(request) -> dict[str, np.ndarray]:
