@@ -30,12 +30,12 @@ def answer(handler: Callable[[dict], dict], payload: dict) -> dict:
         return {"error": {"code": "internal", "message": f"{type(error).__name__}: {error}"}}
 
 
-def report_failure(context: zmq.Context, stub_address: str, reason: str) -> None:
-    """Tell the stub why the engine cannot serve."""
+def report(context: zmq.Context, stub_address: str, news: dict) -> None:
+    """Tell the stub, before there is a ControlServer, `{"failure": why}` or `{"waiting": True}` for a device."""
     socket = context.socket(zmq.PUSH)
     socket.setsockopt(zmq.LINGER, 1000)
     socket.connect(stub_address)
-    socket.send(msgspec.msgpack.encode({"failure": reason}))
+    socket.send(msgspec.msgpack.encode(news))
     socket.close()
 
 

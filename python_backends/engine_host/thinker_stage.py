@@ -70,6 +70,8 @@ class ThinkerStage:
                 meta["logprobs"] = logprobs
             if finish is not None:
                 meta |= {"reason": finish.reason, "usage": finish.usage}
+                if finish.notes:
+                    meta["notes"] = list(finish.notes)
             self._streams.post(stream_id, "text", finished=finished, meta=meta)
         if finished:
             self._streams.finish(stream_id)

@@ -203,6 +203,8 @@ class Stream:
         if chunk.finished:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
+            if "notes" in chunk.meta:
+                self.finished[chunk.source]["notes"] = chunk.meta["notes"]
 
     def mark(self, name: str) -> bool:
         """Record, once, the milliseconds from the request's arrival to an event. False when it is there already."""

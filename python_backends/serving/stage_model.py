@@ -77,6 +77,7 @@ class StageModel:
                 options=replicas[number].options,
                 env=replicas[number].env,
                 memory_fraction=replicas[number].memory_fraction,
+                devices=replicas[number].devices,
             )
             self._supervisors.append(EngineSupervisor(launch, self._engine_died))
             self._supervisors[-1].start()

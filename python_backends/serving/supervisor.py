@@ -30,7 +30,8 @@ class EngineLaunch:
     """How to start the engine process of one replica.
 
     `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
-    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start.
+    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start,
+    without the time in which it waits for another engine on one of its `devices` to load.
     """
 
     stage: str
@@ -43,6 +44,7 @@ class EngineLaunch:
     options: dict
     env: dict[str, str]
     memory_fraction: float | None = None
+    devices: tuple[str, ...] = ()
 
 
 class EngineSupervisor:
@@ -181,6 +183,7 @@ class EngineSupervisor:
             "options": launch.options,
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
+            "devices": launch.devices,
         }
         line = json.dumps(config).encode() + b"\n"
         process = subprocess.Popen(
@@ -226,7 +229,7 @@ class EngineSupervisor:
         return True
 
     def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello, heartbeat or failure, waiting 50 ms at most."""
+        """Take one hello, heartbeat, failure or word that it waits for a device, waiting 50 ms at most."""
         if not socket.poll(50):
             return
         message = msgspec.msgpack.decode(socket.recv())

@@ -25,13 +25,14 @@ log = logging.getLogger(__name__)
 class Stream:
     """One request from `add` to its end. `lock` is held during every sink call; `ended` allows no further one.
 
-    `key`: unlike the stream's name never used again.
+    `key`: unlike the stream's name never used again. `notes`: for the client, see Finish.
     """
 
     key: str
     request: ThinkerRequest
     detokenizer: Detokenizer
     prompt_ids: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
     completion_tokens: int = 0
     prompt_sent: bool = False
     ended: bool = False
@@ -145,7 +146,7 @@ class Delivery:
         finish = None
         if reason is not None:
             usage = {"prompt_tokens": len(stream.prompt_ids), "completion_tokens": stream.completion_tokens}
-            finish = Finish(reason, usage)
+            finish = Finish(reason, usage, stream.notes)
             self._end(stream)
         elif not out.ids and not out.text:
             return

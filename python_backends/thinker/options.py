@@ -111,6 +111,10 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     # One backend, so that what it cannot take is refused at the door; JSON without the blanks that a model may go on
     # with for ever.
     args.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
+    if options.media is not None:
+        if args.get("worker_extension_cls"):
+            raise ValueError("engine_args.worker_extension_cls: must be empty where media are taken")
+        args["worker_extension_cls"] = "python_backends.thinker.film_sound_worker.FilmSoundWorker"
     if options.device == "cpu":
         args.setdefault("worker_cls", "python_backends.thinker.cpu_worker.SeededCpuWorker")
     if captures(options, config):

@@ -22,7 +22,7 @@ from tests.e2e.played import ids_and_codes
 from tests.server import ROOT, Server
 from tests.thinker import samples
 from tests.thinker.test_bad_media import WAV, long_silence, png_bomb
-from tests.thinker.test_media import PICTURE, SOUND, ask
+from tests.thinker.test_media import PICTURE, SOUND, ask, case
 
 FORMS = {"files": as_files, "tensors": as_tensors}
 # One form each for the codes: the other's samples are compared below.
@@ -84,6 +84,18 @@ def test_the_command_line_sends_files(media_server, expected, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(expected["image"].text)
+
+
+def test_a_silent_film_to_be_heard_is_noted_in_the_summary(media_server):
+    messages, _ = case("silent film to be heard")
+    body = as_files("video").body(modalities=["text"]) | {"messages": messages}
+
+    async def run():
+        async with OmniClient(media_server.url) as client:
+            return await client.ask(body)
+
+    notes = asyncio.run(run()).summary["stages"]["thinker"]["notes"]
+    assert notes == ["messages[0].content[0].video_url.url: has no sound track; it was shown as a silent film"]
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -158,4 +170,6 @@ def test_bad_media_are_refused_at_once_and_harm_nobody(media_server, expected):
     said, answer = asyncio.run(run())
     wrong = {name: said[name] for name, (_, _, words) in REFUSED.items() if words not in said[name]}
     assert not wrong
+    private = {name: text for name, text in said.items() if "0x" in text or "object" in text}
+    assert not private
     assert answer.text == expected["turns"].text
