@@ -59,9 +59,13 @@ class InvalidRequest(OmniError):
 
 
 class Overloaded(OmniError):
-    """No room now; the client may try again later."""
+    """No room now; the client may try again, after `retry_after_s` seconds where the message ends in them."""
 
     code = "overloaded"
+
+    def __init__(self, reason: str, retry_after_s: int | None = None) -> None:
+        super().__init__(reason if retry_after_s is None else f"{reason}; retry_after_s={retry_after_s}")
+        self.retry_after_s = retry_after_s
 
 
 class TimedOut(OmniError):

@@ -56,6 +56,11 @@ class Outbox:
             if stream_id in self._under_way:
                 self._withdrawn.add(stream_id)
 
+    def destinations(self) -> list[str]:
+        """Addresses that have a thread and a connection."""
+        with self._lock:
+            return list(self._threads)
+
     def abandon(self, address: str) -> None:
         """The destination is gone: what waits for it is dropped, its thread and its connection end."""
         with self._lock:
@@ -99,7 +104,7 @@ class Outbox:
             if wanted:
                 sent = self._sender.send(address, wanted, lambda: self._unwanted(address, wanted))
         except StageFailed as error:
-            log.error("%d chunks were not delivered: %s", len(wanted), error)
+            log.error("%d chunks were not delivered to %s: %s", len(wanted), address, error)
             for stream_id in {chunk.stream_id for chunk in wanted}:
                 self._failed(stream_id, error)
             sent = False

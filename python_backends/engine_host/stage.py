@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Protocol
 
 from python_backends.config.errors import OmniError, ProtocolError
@@ -12,6 +13,7 @@ from python_backends.connectors.zmq_link import ChunkReceiver
 from python_backends.engine_host.streams import Streams
 
 log = logging.getLogger(__name__)
+GONE_S = 1.0  # between two looks for openers and later stages that have ended
 
 
 class Stage(Protocol):
@@ -38,7 +40,10 @@ class Stage(Protocol):
 
 
 class Inbox:
-    """The thread that takes chunks off the data plane and hands them to the stage."""
+    """The thread that takes chunks off the data plane and hands them to the stage.
+
+    It also frees what belongs to processes that have ended: nobody else would tell the stage of an opener's death.
+    """
 
     def __init__(self, receiver: ChunkReceiver, streams: Streams, stage: Stage) -> None:
         self._receiver = receiver
@@ -49,7 +54,11 @@ class Inbox:
         self._thread.start()
 
     def _run(self) -> None:
+        look_at = time.monotonic() + GONE_S
         while not self._stop.is_set():
+            if time.monotonic() > look_at:
+                self._leave_the_gone()
+                look_at = time.monotonic() + GONE_S
             try:
                 chunks = self._receiver.receive(100)
             except ProtocolError as error:
@@ -73,6 +82,11 @@ class Inbox:
             log.exception("stream %s: chunk %s from %s", chunk.stream_id, chunk.kind, chunk.source)
             self._stage.abort(chunk.stream_id)
             self._streams.fail(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
+
+    def _leave_the_gone(self) -> None:
+        for stream_id in self._streams.leave_the_gone():
+            log.warning("stream %s: who opened it has ended", stream_id)
+            self._stage.abort(stream_id)
 
     def close(self) -> None:
         self._stop.set()

@@ -74,6 +74,7 @@ class Orchestrator:
         self._data_of: dict[str, str] = {}  # addresses of engines that streams were opened on, by instance
         self._dead_instances: set[str] = set()
         self._stop = threading.Event()
+        self._drains = False
         self._tasks = Tasks()
         self._opener = Opener(self._open)
         self._admission = Admission(self._limits, self._admitted)
@@ -110,6 +111,8 @@ class Orchestrator:
 
     def _start(self, stream: Stream) -> None:
         with self._lock:
+            if self._drains:
+                raise ShuttingDown("the server is shutting down")
             self._streams[stream.stream_id] = stream  # before it is admitted: a notice to all must reach it
         try:
             self._admission.offer(stream)
@@ -265,10 +268,19 @@ class Orchestrator:
             chunks += more
         return chunks
 
+    def drain(self) -> None:
+        """For a server that ends: what runs has a little time left, and from now on new requests are refused."""
+        with self._lock:
+            self._drains = True
+        self._drain()
+
+    def _drain(self) -> None:
+        self._tell_all(Draining(time.monotonic() + self._limits.drain_s))
+
     def _take_notice(self, chunk: Chunk) -> None:
         """What a stage's model tells of all streams: an engine died, or the server stops."""
         if "stopping" in chunk.meta:
-            self._tell_all(Draining(time.monotonic() + self._limits.drain_s))
+            self._drain()
             return
         instance = chunk.meta["instance"]
         with self._lock:

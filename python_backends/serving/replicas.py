@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 1.0
 _GLANCE_MS = 50
+_SOCKETS = "{}-*.calls"  # an engine makes its own when it has loaded; its supervisor takes it away
 
 
 def result_of(answer: dict) -> dict | OmniError:
@@ -29,6 +31,11 @@ def answer_of(result: dict | OmniError) -> dict:
     if isinstance(result, OmniError):
         return {"error": {"code": result.code, "message": str(result)}}
     return {"ok": result}
+
+
+def every_stage_runs(runtime_dir: Path, stages: Iterable[str]) -> bool:
+    """Whether each of `stages` has a replica that has loaded and has not died since."""
+    return all(any(runtime_dir.glob(_SOCKETS.format(stage))) for stage in stages)
 
 
 class Replicas:
@@ -92,7 +99,7 @@ class Replicas:
             return sum(answer["open"] for answer in self._ask_all(self._running(), "load", LOAD_TIMEOUT_S).values())
 
     def _running(self) -> list[Path]:
-        found = sorted(self._runtime_dir.glob(f"{self._stage}-*.calls"))
+        found = sorted(self._runtime_dir.glob(_SOCKETS.format(self._stage)))
         for path in set(self._sockets) - set(found):
             self._sockets.pop(path).close()
         return found

@@ -51,6 +51,8 @@ def wait_for_stages(runtime_dir: Path, stages: dict[str, Replicas], deploy: Depl
     deadline = time.monotonic() + deploy.keys.stage_init_timeout_s * max(turns, 1) + _GRACE_S
     missing = dict(stages)
     while missing:
+        if not runtime_dir.is_dir():
+            raise StageFailed(f"the runtime directory {runtime_dir} was removed while the stages were starting")
         for failed in runtime_dir.glob(f"*{_FAILED}"):
             reason = failed.read_text("utf-8")
             # The server ends now; nothing in the directory is of use to anybody.

@@ -60,6 +60,7 @@ class VllmCore:
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        log.info("vLLM is imported after %.1f s", time.monotonic() - started)
         if (options.device == "cuda") != current_platform.is_cuda():
             raise ValueError(f"device: {options.device}, but this vLLM runs on {current_platform.device_type}")
         config = _config(options.model)

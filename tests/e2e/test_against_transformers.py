@@ -53,7 +53,7 @@ def test_the_prompts_are_what_they_claim(expected):
 @pytest.mark.parametrize("name", PROMPTS)
 def test_ids_and_codes_alone(server, expected, tmp_path, name):
     request = parse_request(json.dumps(PROMPTS[name].request()))
-    ids, codes = ids_and_codes(server.url, tmp_path, request)
+    ids, codes = ids_and_codes(server, tmp_path, request)
     assert ids == expected[name].ids
     np.testing.assert_array_equal(codes, expected[name].codes)
 
@@ -96,7 +96,7 @@ def waves():
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_samples_do_not_depend_on_chunk_sizes(server, expected, waves, tmp_path, schedule):
-    orchestrator = orchestrator_with(server.url, tmp_path, SCHEDULES[schedule])
+    orchestrator = orchestrator_with(server, tmp_path, SCHEDULES[schedule])
     try:
         answers = {name: CollectingResponder() for name in PROMPTS}
         for name, responder in answers.items():

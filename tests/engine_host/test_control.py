@@ -32,19 +32,19 @@ class Stub:
 
     def _slow(self, payload):
         self.entered.set()
-        self.release.wait(20)
+        self.release.wait(120)
         return {}
 
     def call(self):
         self.calls.send_multipart(wire.pack({"id": 1, "op": "slow", "payload": {}}))
-        assert self.entered.wait(5)
+        assert self.entered.wait(60)
 
-    def message(self, wait_s=5.0):
+    def message(self, wait_s=60.0):
         return msgspec.msgpack.decode(self.beats.recv()) if self.beats.poll(wait_s * 1000) else None
 
     def silent(self):
-        """Whether heartbeats end within five seconds."""
-        end = time.monotonic() + 5
+        """Whether heartbeats end within a minute."""
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             if self.message(wait_s=20 * HEARTBEAT_S) is None:
                 return True
@@ -70,7 +70,7 @@ def test_a_slow_call_delays_no_heartbeat(stub):
         assert stub.message() == {"heartbeat": {"open": 3}}
     assert not stub.calls.poll(0)
     stub.release.set()
-    assert stub.calls.poll(5000) and msgspec.msgpack.decode(stub.calls.recv()) == {"id": 1, "ok": {}}
+    assert stub.calls.poll(60_000) and msgspec.msgpack.decode(stub.calls.recv()) == {"id": 1, "ok": {}}
 
 
 def test_a_call_that_hangs_ends_them(stub, monkeypatch):

@@ -244,7 +244,7 @@ def test_engine_reports_the_field_and_serves_on(media_server):
     started = time.monotonic()
     with pytest.raises(InvalidRequest) as error:
         media_server.answer([{"role": "user", "content": [{"type": "text", "text": "Listen:"}, part]}])
-    assert time.monotonic() - started < SECONDS
+    assert time.monotonic() - started < 20 * SECONDS
     assert error.value.field == "messages[0].content[1].input_audio.data"
     assert media_server.answer("Hello", max_tokens=3, ignore_eos=True).finish.reason == "length"
 

@@ -16,7 +16,7 @@ from python_backends.talker.prompt import build_prompt
 from python_backends.thinker.engine import MediaOptions, ThinkerRequest
 from python_backends.thinker.messages import PromptRules, parse_messages
 
-SECONDS = 0.5
+SECONDS = 2.0
 IMAGE = {"type": "image", "image": "data:,x"}
 RULES = PromptRules(("<|im_end|>", "<|image_pad|>"), 4096, MediaOptions())
 
@@ -144,7 +144,7 @@ def test_tokenizing_holds_up_no_thread(server):
     took = time.monotonic() - started
     done.set()
     other.join()
-    assert next(ticks) >= took / 0.05
+    assert next(ticks) >= took / 0.25
 
 
 def test_the_door_knows_what_a_spoken_answer_can_hold(server):
