@@ -175,12 +175,10 @@ def _connector_between(before: StageKeys | None, after: StageKeys | None) -> str
 
 
 def _sampling(name: str, stage: StageKeys) -> dict:
-    """Defaults of requests, with vLLM's -1 for "all ids" as our 0."""
+    """Defaults of requests."""
     where = f"{_where(stage)}.default_sampling_params"
     values = {key: value for key, value in stage.default_sampling_params.items() if key != "seed"}
     values = {key: value for key, value in values.items() if key not in _UNUSED_SAMPLING}
-    if values.get("top_k") == -1:
-        values["top_k"] = 0
     try:
         sampling_from_dict(_SAMPLING[name], values, where)
     except InvalidRequest as error:

@@ -33,6 +33,9 @@ class Stage(Protocol):
 
     def stats(self) -> dict: ...
 
+    def describe(self) -> dict:
+        """What clients may know: limits, names, versions."""
+
     def close(self) -> None: ...
 
 
