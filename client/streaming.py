@@ -19,12 +19,23 @@ END_OF_STREAM_S = 2.0
 SAMPLE_RATE = 24_000
 
 
+# How Triton refuses a call on a model that is being unloaded or has been, which at our server means its end.
+_STOPPING = ("no available versions", "is not ready", "Server not ready", "stopped accepting new inference requests")
+
+
 class OmniClientError(RuntimeError):
-    """The server refused or ended the request. `code` is the contract's error code, such as `invalid_request`."""
+    """The server refused or ended the request.
+
+    `code` is the contract's error code, such as `invalid_request`; the client's own are `disconnected`, when the
+    connection broke, and `server`, for what Triton says itself. `retry_after_s`: after how many seconds a request that
+    was refused with `overloaded` may be sent again; None where the server does not say.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+        found = re.search(r"; retry_after_s=(\d+)$", message)
+        self.retry_after_s = int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -188,6 +199,9 @@ def _events(result) -> list[TextDelta | AudioChunk | Summary]:
 
 
 def _client_error(message: str) -> OmniClientError:
-    """The server writes `[code] message`, perhaps behind words of Triton's own; "server": all words are Triton's."""
-    found = re.search(r"\[([a-z_]+)\] (.*)", message, re.DOTALL)
-    return OmniClientError(found[1], found[2]) if found else OmniClientError("server", message)
+    """The server writes `[code] message`, perhaps behind words of Triton's own; else all words are Triton's."""
+    if found := re.search(r"\[([a-z_]+)\] (.*)", message, re.DOTALL):
+        return OmniClientError(found[1], found[2])
+    if any(words in message for words in _STOPPING):
+        return OmniClientError("shutting_down", f"the server takes no new requests (Triton: {message})")
+    return OmniClientError("server", message)

@@ -8,6 +8,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$ROOT"
 export PYTHONPATH=$ROOT OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 PYTHON=${ENGINE_PYTHON:-$MAIN_ENV/bin/python}
+KEY=$(key_of "$ROOT/requirements/unpacked.txt")
+if ! stamp_is unpacked "$KEY"; then
+    say "unpacking what the tests read in $OMNI_ENV_DIR/unpacked"
+    rm -rf "$OMNI_ENV_DIR/unpacked"
+    "$STUB_ENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+        --target "$OMNI_ENV_DIR/unpacked" -r "$ROOT/requirements/unpacked.txt" ||
+        fail "pip could not install requirements/unpacked.txt: check the network, then run the script again."
+    write_stamp unpacked "$KEY"
+fi
 say "ruff"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .

@@ -16,6 +16,7 @@ from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sam
 from python_backends.config.schema import SchemaError, keys_of
 from python_backends.config.stage import ChunkSchedule
 from python_backends.config.stage_keys import STAGES, StageKeys
+from python_backends.config.vllm_omni import TRANSPORTS, UNREAD_BY_STAGES, applied
 
 __all__ = ["STAGES", "DeployConfig", "DeployError", "default_profile", "load_deploy_config"]
 _SAMPLING = {"thinker": ThinkerSampling, "talker": TalkerSampling}
@@ -90,7 +91,8 @@ def load_deploy_config(path: str | Path | None = None, settings: list[str] | Non
 
 
 def _resolve(path: Path, platform: str, raw: dict) -> DeployConfig:
-    keys = check_keys(apply_platform(raw, platform))
+    served, notes = applied(apply_platform(raw, platform))
+    keys = check_keys(served)
     stages = {STAGES[stage.stage_id]: stage for stage in sorted(keys.stages, key=lambda stage: stage.stage_id)}
     _check_stages(keys, stages)
     placed, replicas = [], {}
@@ -106,7 +108,7 @@ def _resolve(path: Path, platform: str, raw: dict) -> DeployConfig:
     check_memory(placed)
     sampling = {name: _sampling(name, stages[name]) for name in _SAMPLING if name in stages}
     config = DeployConfig(
-        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, tuple(_notes(keys, stages))
+        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, (*notes, *_notes(keys, stages, platform))
     )
     for replica in config.replicas.get("code2wav", []):
         replica.options.setdefault("codec_chunk_frames", config._chunks.codec_chunk_frames)
@@ -133,6 +135,10 @@ def _check_stages(keys: DeployKeys, stages: dict[str, StageKeys]) -> None:
         if stage.num_replicas is not None and stage.replicas not in (1, stage.num_replicas):
             raise SchemaError(
                 f"{_where(stage)}.num_replicas", f"is {stage.num_replicas}, and replicas {stage.replicas}"
+            )
+        if stage.async_chunk not in (None, keys.async_chunk):
+            raise SchemaError(
+                f"{_where(stage)}.async_chunk", "differs from the top level's `async_chunk`, which is for all stages"
             )
         if name != "thinker" and stage.load_format not in (None, "auto", "dummy"):
             raise SchemaError(f"{_where(stage)}.load_format", f"must be auto or dummy, got {stage.load_format!r}")
@@ -197,16 +203,28 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
     return next(iter(seeds.values()), None)
 
 
-def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
+def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
-    sections = [(f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()]
-    sections += [(_where(stage), stage) for stage in stages.values()]
+    for name, connector in keys.connectors.items():
+        if connector.name in TRANSPORTS:
+            unused = "".join(f" No effect: extra.{key}." for key in connector.unused_extra)
+            notes.append(f"connectors.{name}.name: not needed, ids and codes travel over ZeroMQ here.{unused}")
+    sections = [("", keys)]
+    sections += [(f"connectors.{name}.extra.", item.extra) for name, item in keys.connectors.items()]
+    sections += [(f"{_where(stage)}.", stage) for stage in stages.values()]
     for where, section in sections:
         for name, item in keys_of(type(section)).items():
             if item.metadata["ignored"] and getattr(section, name) is not None:
-                notes.append(f"{where}.{name}: {item.metadata['doc']}")
+                notes.append(f"{where}{name}: {item.metadata['doc']}")
+    for name, stage in stages.items():
+        for argument in stage.engine_args if name != "thinker" else UNREAD_BY_STAGES & set(stage.engine_args):
+            notes.append(f"{_where(stage)}.{argument}: no effect in this stage.")
+    if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
+        notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
+        if name in stages and stages[name].max_cudagraph_capture_size:
+            notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(
                 f"{_where(stages[name])}.trust_remote_code: no effect, this stage runs no code of a checkpoint."

@@ -26,7 +26,11 @@ def runtime_dir() -> Path:
 
 
 def remove_runtime_dir_if_empty(path: Path) -> None:
-    """The last stub that leaves takes the directory along."""
+    """The last stub that leaves takes the directory along, and the files in it that were only locked."""
+    left = list(path.glob("*"))
+    if all(item.suffix == ".lock" for item in left):
+        for item in left:
+            item.unlink(missing_ok=True)
     try:
         path.rmdir()
     except OSError:

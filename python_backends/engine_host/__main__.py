@@ -6,6 +6,7 @@ process ends.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ class HostConfig:
 
     `control` is the stub's address for hello and heartbeats; `calls` and `data` are the addresses to bind for its calls
     and for chunks; `options` the fields of the stage's own options dataclass; `env` variables to set before anything
-    touches the device.
+    touches the device; `devices` the indices of its devices, on which engines load one after another.
     """
 
     stage: str
@@ -40,6 +41,7 @@ class HostConfig:
     options: dict = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     memory_fraction: float | None = None
+    devices: list[str] = field(default_factory=list)
 
 
 def _watch_parent(config: HostConfig) -> None:
@@ -116,7 +118,8 @@ def main() -> int:
     import zmq
 
     from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
-    from python_backends.engine_host.control import ControlServer, answer, report_failure
+    from python_backends.engine_host.control import ControlServer, answer, report
+    from python_backends.engine_host.device_turn import device_turn
     from python_backends.engine_host.progress import LoadProgress
     from python_backends.engine_host.stage import Inbox
     from python_backends.engine_host.streams import Streams
@@ -126,11 +129,15 @@ def main() -> int:
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
     try:
-        with LoadProgress():
-            stage = _build_stage(config, streams)
+        importlib.import_module(f"python_backends.engine_host.{config.stage}_stage")  # may go beside another's load
+        directory = Path(config.control.removeprefix("ipc://")).parent
+        with device_turn(directory, config.devices, lambda: report(context, config.control, {"waiting": True})):
+            started = time.monotonic()
+            with LoadProgress():
+                stage = _build_stage(config, streams)
     except Exception as error:
         log.exception("the engine could not be built")
-        report_failure(context, config.control, f"{type(error).__name__}: {error}")
+        report(context, config.control, {"failure": f"{type(error).__name__}: {error}"})
         context.destroy(linger=1000)
         return 1
     receiver = ChunkReceiver(context, config.data)

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 
 from python_backends.config.errors import OmniError, StageFailed
+from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule, Finish
 from python_backends.connectors.chunk import Chunk
-from python_backends.engine_host import multimodal_wire
 from python_backends.engine_host.stage import run_stepping_engine
 from python_backends.engine_host.streams import Streams
 from python_backends.talker.engine import TalkerEngine, TalkerOptions, TalkerRequest, TextChunk
@@ -41,7 +41,7 @@ class TalkerStage:
 
     def receive(self, chunk: Chunk) -> None:
         prompt_ids = chunk.tensors.get("prompt_ids")
-        multimodal = multimodal_wire.unpack(chunk.meta, chunk.tensors)
+        multimodal = MultimodalPrompt.unpack(chunk.meta, chunk.tensors)
         ids = chunk.tensors.get("ids", np.empty(0, np.int32))
         self._engine.feed(chunk.stream_id, TextChunk(ids, chunk.finished, prompt_ids, multimodal))
 

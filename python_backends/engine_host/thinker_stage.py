@@ -12,7 +12,6 @@ from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.config.stage import Finish
 from python_backends.connectors.chunk import Chunk
-from python_backends.engine_host import multimodal_wire
 from python_backends.engine_host.streams import Streams
 from python_backends.thinker.engine import ThinkerEngine, ThinkerOptions, ThinkerRequest
 
@@ -49,7 +48,7 @@ class ThinkerStage:
         """The Thinker is the first stage: nothing but an abort is sent to it."""
 
     def prompt(self, stream_id: str, prompt_ids: np.ndarray, multimodal: MultimodalPrompt | None) -> None:
-        meta, tensors = multimodal_wire.pack(multimodal) if multimodal is not None else ({}, {})
+        meta, tensors = multimodal.pack() if multimodal is not None else ({}, {})
         tensors["prompt_ids"] = prompt_ids
         self._streams.post(stream_id, "text_ids", to_sink=True, meta=meta, tensors=tensors)
 
@@ -65,6 +64,8 @@ class ThinkerStage:
             meta: dict = {"text": text}
             if finish is not None:
                 meta |= {"reason": finish.reason, "usage": finish.usage}
+                if finish.notes:
+                    meta["notes"] = list(finish.notes)
             self._streams.post(stream_id, "text", finished=finished, meta=meta)
         if finished:
             self._streams.finish(stream_id)

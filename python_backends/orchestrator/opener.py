@@ -60,3 +60,4 @@ class _Lane:
                     return
                 streams.append(more)
             self._open_streams(streams)
+            del stream, streams  # or they would live until the next request

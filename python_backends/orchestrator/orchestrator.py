@@ -1,4 +1,4 @@
-"""What the BLS model does: open the stages in reverse, merge their chunks, finish, cancel, fail."""
+"""What the BLS model does with a request: admit it, open its stages, pass on what they send, end it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 
 import zmq
 
-from python_backends.config.errors import Cancelled, OmniError, ProtocolError, ShuttingDown, StageFailed, TimedOut
+from python_backends.config.errors import OmniError, ProtocolError, ShuttingDown, StageFailed
 from python_backends.config.media_inputs import MediaArrays
 from python_backends.config.stage import ChunkSchedule
-from python_backends.config.stage_keys import STAGES
-from python_backends.connectors.chunk import Chunk, SequenceChecker
+from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
-from python_backends.orchestrator.outlets import Outlets
 from python_backends.orchestrator.request import RequestDefaults, parse_request
-from python_backends.orchestrator.stream import OpenStage, Responder, Stream
+from python_backends.orchestrator.stream import Admitted, Draining, EngineDied, OpenStage, Responder, Stream
+from python_backends.orchestrator.tasks import CLOSE_S, Tasks, Wait
 
 log = logging.getLogger(__name__)
 
-CANCEL_POLL_S = 0.25  # between two polls of one stream
-DUE_POLL_S = 0.05  # between two looks at the time limits
-ABORT_S = 120.0  # an engine that hangs takes an abort when it goes on, or is killed long before this
+ALL_STREAMS = "*"  # the stream id of what a stage's model tells of all streams
 GATHER = 512  # chunks that are merged at most before they are passed on
+ABORT_S = 120.0  # an engine that hangs takes an abort when it goes on, or is killed long before this
 
 
 def _log_unreachable(stream_id: str, error: StageFailed) -> None:
@@ -40,8 +38,9 @@ def _log_unreachable(stream_id: str, error: StageFailed) -> None:
 class Orchestrator:
     """Runs client streams within `limits`. `submit` is called by request threads and never blocks.
 
-    Its threads: one for each set of stages opens streams, one receives chunks, a few answer clients, one for each
-    engine carries aborts to it.
+    Each request is a task, which serves it from its arrival to its last response and waits for one thing: to be told
+    what happens to its stream. Tasks run on a few threads. Beside them one thread receives chunks, one for each set of
+    stages opens streams, and one for each engine carries aborts to it.
 
     `open_stage(name, payloads)` opens streams on a stage; several threads may call it at once. It returns for each its
     reply, with at least `data` (where its chunks go) and `instance` (which process serves it), or the OmniError that it
@@ -69,20 +68,18 @@ class Orchestrator:
         self._receiver = ChunkReceiver(self._context, address)
         self._sender = ChunkSender(self._context, timeout_s=ABORT_S)
         self._aborts = Outbox(self._sender, _log_unreachable)
-        self._checker = SequenceChecker()
+        self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}
         self._data_of: dict[str, str] = {}  # addresses of engines that streams were opened on, by instance
         self._dead_instances: set[str] = set()
-        self._lock = threading.RLock()
         self._stop = threading.Event()
-        self._next_due_poll = 0.0
-        self._outlets = Outlets(self._answer, lambda: len(self._streams) / self._limits.text_responses_per_s)
+        self._drains = False
+        self._tasks = Tasks()
         self._opener = Opener(self._open)
-        self._admission = Admission(self._limits, self._opener.put)
-        self._thread = threading.Thread(target=self._run, name="orchestrator", daemon=True)
+        self._admission = Admission(self._limits, self._admitted)
+        self._thread = threading.Thread(target=self._receive, name="receiver", daemon=True)
         self._thread.start()
 
-    # ---- requests ---------------------------------------------------------------------------------------------------
     def submit(
         self, raw: bytes | str, responder: Responder, media: MediaArrays | None = None, unhurried: bool = False
     ) -> None:
@@ -90,54 +87,120 @@ class Orchestrator:
 
         `media`: its raw media, see `split_media`. `unhurried`: no time limits.
         """
-        if (refused := self._refusal()) is not None:
-            responder.error(refused)
-            return
         try:
+            if (refused := self._refusal()) is not None:
+                raise refused
             request = parse_request(raw, self._defaults, media or {})
+            timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
+            stream = Stream(uuid.uuid4().hex, request, responder, self._tasks.new(), timeouts, media or {})
+            self._start(stream)
         except OmniError as error:
-            responder.error(error)
-            return
-        timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
-        stream = Stream(uuid.uuid4().hex, request, responder, timeouts, media=media or {})
-        stream.next_cancel_poll = stream.started + CANCEL_POLL_S
+            responder.error(error.detached())
+
+    def _start(self, stream: Stream) -> None:
         with self._lock:
-            self._streams[stream.stream_id] = stream
+            if self._drains:
+                raise ShuttingDown("the server is shutting down")
+            self._streams[stream.stream_id] = stream  # before it is admitted: a notice to all must reach it
         try:
             self._admission.offer(stream)
-        except OmniError as error:
-            self._end(stream.stream_id, error)
+        except OmniError:
+            with self._lock:
+                del self._streams[stream.stream_id]
+            raise
+        self._tasks.start(stream.task, self._serve(stream))
+
+    # ---- one request, as a task -------------------------------------------------------------------------------------
+    def _serve(self, stream: Stream) -> Generator[Wait, None, None]:
+        """A request from its admission to its last response."""
+        error: OmniError | None = None
+        try:
+            while len(stream.stages) < len(stream.expected):
+                yield from stream.advance()
+            stream.mark("opened")
+            yield from self._relay(stream)
+        except OmniError as reason:
+            error = reason.detached()
+        except Exception as reason:
+            log.exception("stream %s", stream.stream_id)
+            error = OmniError(f"{type(reason).__name__}: {reason}").detached()
+        self._leave(stream)  # before the last response, after which the client may ask again
+        try:
+            if error is None:
+                stream.send_output(stream.summary())
+            else:
+                log.info("stream %s: %s: %s", stream.stream_id, error.code, error)
+                stream.responder.error(error)
+        except Exception:
+            log.exception("stream %s: answering the client", stream.stream_id)
+
+    def _relay(self, stream: Stream) -> Generator[Wait, None, None]:
+        """Pass on what the stages send until all have finished; the rest goes with the summary.
+
+        A response costs the host much the same whatever it carries. So the more streams are open, the longer text
+        gathers; what is urgent leaves at once.
+        """
+        done: set[str] = set()
+        due = 0.0
+        while not stream.complete:
+            yield from stream.advance(gather_until=due if time.monotonic() < due else None)
+            for name in stream.finished.keys() - done:
+                done.add(name)
+                self._admission.leave_stage(stream, name)
+            now = time.monotonic()
+            if not stream.complete and (stream.urgent or (stream.has_output and now >= due)):
+                due = now + len(self._streams) / self._limits.text_responses_per_s
+                stream.send_output()
+
+    def _leave(self, stream: Stream) -> None:
+        """Forget a stream, and free it on every stage that has not finished it."""
+        with self._lock:
+            del self._streams[stream.stream_id]
+        self._admission.leave(stream)
+        # A stage may have opened the stream after the thread looked last; from now on `_opened` sees to that.
+        while (event := stream.task.take()) is not None:
+            if isinstance(event, OpenStage):
+                stream.stages.append(event)
+        for opened in stream.stages:
+            if opened.name not in stream.finished:
+                self._abort(stream.stream_id, opened)
+
+    # ---- opening, on the threads of `Opener` ------------------------------------------------------------------------
+    def _admitted(self, stream: Stream) -> None:
+        stream.tell(Admitted())
+        self._opener.put(stream)
 
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
-        for stream in streams:
-            stream.mark("admitted")
-        for name in reversed(STAGES):
-            asked = [s for s in streams if name in s.expected and s.stream_id in self._streams]
-            if not asked:
-                continue
+        sinks: dict[str, str] = {}
+        for name in reversed(streams[0].expected):
+            streams = [stream for stream in streams if stream.stream_id in self._streams]
+            if not streams:
+                return
+            payloads = [self._payload(name, stream, sinks.get(stream.stream_id)) for stream in streams]
             try:
-                replies = self._open_stage(name, [self._payload(name, stream) for stream in asked])
+                replies = self._open_stage(name, payloads)
             except OmniError as error:
-                replies = [error.detached()] * len(asked)
+                replies = [error.detached()] * len(streams)
             except Exception as error:
-                log.exception("opening %d streams on %s failed", len(asked), name)
-                replies = [OmniError(f"{type(error).__name__}: {error}")] * len(asked)
+                log.exception("opening %d streams on %s failed", len(streams), name)
+                replies = [OmniError(f"{type(error).__name__}: {error}").detached()] * len(streams)
+            asked, streams = streams, []
             for stream, reply in zip(asked, replies, strict=True):
                 if isinstance(reply, OmniError):
-                    self._end(stream.stream_id, reply)
-                else:
-                    self._opened(stream, OpenStage(name, reply))
+                    stream.tell(reply)
+                elif self._opened(stream, opened := OpenStage(name, reply["data"], reply["instance"])):
+                    sinks[stream.stream_id] = opened.data
+                    streams.append(stream)
         for stream in streams:
             stream.media = {}  # an answer may take minutes
-            stream.mark("opened")
 
-    def _payload(self, name: str, stream: Stream) -> dict:
+    def _payload(self, name: str, stream: Stream, sink: str | None) -> dict:
         request = stream.request
         payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
-        payload |= {"sink": stream.stages[-1].data if stream.stages else None, "seed": request.seed}
+        payload |= {"sink": sink, "seed": request.seed}
         if name == "talker":
             schedule = asdict(self._schedule)
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
@@ -145,34 +208,42 @@ class Orchestrator:
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
         return payload | {"media": stream.media} if stream.media else payload
 
-    def _opened(self, stream: Stream, opened: OpenStage) -> None:
+    def _opened(self, stream: Stream, opened: OpenStage) -> bool:
+        """Tell the stream; False when it has ended, or ends as the engine has."""
+        with self._lock:
+            if not (died := opened.instance in self._dead_instances):
+                self._data_of[opened.instance] = opened.data
+            if waits := stream.stream_id in self._streams:
+                stream.tell(StageFailed(f"the {opened.name} engine died; try again") if died else opened)
+        if not waits:
+            self._abort(stream.stream_id, opened)
+        return waits and not died
+
+    def _abort(self, stream_id: str, opened: OpenStage) -> None:
+        """Have an engine free a stream; one that takes nothing holds up no other."""
         with self._lock:
             died = opened.instance in self._dead_instances
-            if not died:
-                self._data_of[opened.instance] = opened.data
-            if stream.stream_id in self._streams:
-                stream.stages.append(opened)
-                if died:
-                    self._end(stream.stream_id, StageFailed(f"the {opened.name} engine died; try again"))
-                return
-            # The stream ended while this stage was being opened.
-            self._abort(stream.stream_id, opened)
+        if not died:
+            self._aborts.put(opened.data, Chunk(stream_id, "orchestrator", 0, "abort", True))
 
-    # ---- chunks -----------------------------------------------------------------------------------------------------
-    def _run(self) -> None:
+    # ---- what the stages send ---------------------------------------------------------------------------------------
+    def _receive(self) -> None:
         while not self._stop.is_set():
-            for chunk in self._gather(50):
-                self._take(chunk)
-            if time.monotonic() >= self._next_due_poll:
-                self._next_due_poll = time.monotonic() + DUE_POLL_S
-                self._poll_due()
+            by_stream: dict[str, list[Chunk]] = {}
+            for chunk in self._gather():
+                by_stream.setdefault(chunk.stream_id, []).append(chunk)
+            for notice in by_stream.pop(ALL_STREAMS, []):
+                self._take_notice(notice)
+            for stream_id, chunks in by_stream.items():
+                if (stream := self._streams.get(stream_id)) is not None:
+                    stream.tell_chunks(chunks)  # otherwise it ended; what was under way may still arrive
 
-    def _gather(self, timeout_ms: int) -> list[Chunk]:
+    def _gather(self) -> list[Chunk]:
         """Everything that has arrived: what arrived for one client can leave as one response."""
         chunks: list[Chunk] = []
         while not chunks or (len(chunks) < GATHER and self._receiver.waiting()):
             try:
-                more = self._receiver.receive(timeout_ms)
+                more = self._receiver.receive(50)
             except ProtocolError as error:
                 log.error("dropped a message: %s", error)
                 continue
@@ -181,128 +252,46 @@ class Orchestrator:
             chunks += more
         return chunks
 
-    def _take(self, chunk: Chunk) -> None:
-        if "instance" in chunk.meta:
-            self._instance_died(chunk.source, chunk.meta["instance"])
-            if "stub_gone" in chunk.meta and not self._stop.is_set():
-                self._give_up(chunk.source)
-            return
+    def drain(self) -> None:
+        """For a server that ends: what runs has a little time left, and from now on new requests are refused."""
+        with self._lock:
+            self._drains = True
+        self._drain()
+
+    def _drain(self) -> None:
+        self._tell_all(Draining(time.monotonic() + self._limits.drain_s))
+
+    def _take_notice(self, chunk: Chunk) -> None:
+        """What a stage's model tells of all streams: an engine died, or the server stops."""
         if "stopping" in chunk.meta:
             self._drain()
             return
-        with self._lock:
-            stream = self._streams.get(chunk.stream_id)
-            if stream is None:
-                return  # it ended; what was under way may still arrive
-            try:
-                self._checker.check(chunk)
-                if chunk.error is not None:
-                    raise OmniError(chunk.error[1], chunk.error[0])
-                stream.take(chunk)
-            except OmniError as error:
-                self._end(chunk.stream_id, error)
-            except Exception as error:
-                log.exception("stream %s: chunk from %s", chunk.stream_id, chunk.source)
-                self._end(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
-            else:
-                if chunk.finished:
-                    self._admission.leave_stage(stream, chunk.source)
-                if stream.complete:
-                    self._forget(stream.stream_id)
-                self._outlets.put(stream)
-
-    def _answer(self, stream: Stream) -> None:
-        """Send what a stream has for its client; ask whether the client is still there when that is due."""
-        with self._lock:
-            answer = stream.answer()
-            poll, stream.poll = stream.poll, False
-        if answer is None:
-            return
-        try:
-            answer.send(stream.responder)
-            if poll and not answer.is_last and stream.responder.cancelled():
-                self._end(stream.stream_id, Cancelled("the client cancelled the request"))
-        except Exception as error:
-            log.exception("stream %s: answering the client", stream.stream_id)
-            self._end(stream.stream_id, OmniError(f"{type(error).__name__}: {error}"))
-
-    def _poll_due(self) -> None:
-        """End what has run out of time, and at shutdown what still runs; have clients asked for now and then."""
-        now = time.monotonic()
-        with self._lock:
-            streams = list(self._streams.values())
-            for stream in streams:
-                if stream.next_cancel_poll <= now:
-                    stream.next_cancel_poll, stream.poll, stream.urgent = now + CANCEL_POLL_S, True, True
-                    self._outlets.put(stream)
-        for stream in streams:
-            if (reason := stream.overdue()) is not None:
-                self._end(stream.stream_id, TimedOut(reason))
-            elif stream.ends_at is not None and now > stream.ends_at:
-                self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
-
-    def _drain(self) -> None:
-        """The server stops: what waits is refused, what runs has a little time left."""
-        with self._lock:
-            streams = list(self._streams.values())
-        ends_at = time.monotonic() + self._limits.drain_s
-        for stream in streams:
-            if "admitted" not in stream.timings:
-                self._end(stream.stream_id, ShuttingDown("the server is shutting down"))
-            elif stream.ends_at is None:
-                stream.ends_at = ends_at
-
-    def _instance_died(self, stage: str, instance: str) -> None:
+        instance = chunk.meta["instance"]
         with self._lock:
             self._dead_instances.add(instance)
-            if (address := self._data_of.pop(instance, None)) is not None:
-                self._aborts.abandon(address)
-            hit = [
-                s.stream_id
-                for s in self._streams.values()
-                if stage not in s.finished and any(o.instance == instance for o in s.stages)
-            ]
-        for stream_id in hit:
-            self._end(stream_id, StageFailed(f"the {stage} engine died; try again"))
+            address = self._data_of.pop(instance, None)
+        if address is not None:
+            self._aborts.abandon(address)
+        self._tell_all(EngineDied(chunk.source, instance))
+        if "stub_gone" in chunk.meta and not self._stop.is_set():
+            self._give_up(chunk.source)
 
-    # ---- the end ----------------------------------------------------------------------------------------------------
-    def _forget(self, stream_id: str) -> Stream | None:
-        stream = self._streams.pop(stream_id, None)
-        if stream is not None:
-            self._checker.forget(stream_id, STAGES)
-            self._admission.leave(stream)
-        return stream
-
-    def _end(self, stream_id: str, error: OmniError) -> None:
-        """End a stream with an error, once, and free it on every stage that has not finished it."""
-        error = error.detached()
+    def _tell_all(self, event: EngineDied | Draining | ShuttingDown) -> None:
         with self._lock:
-            stream = self._forget(stream_id)
-            if stream is None:
-                return
-            open_stages = [o for o in stream.stages if o.name not in stream.finished]
-            stream.error, stream.urgent = error, True
-            self._outlets.put(stream)
-            for opened in open_stages:
-                self._abort(stream_id, opened)
-        log.info("stream %s: %s: %s", stream_id, error.code, error)
-
-    def _abort(self, stream_id: str, opened: OpenStage) -> None:
-        """Have an engine free a stream; one that takes nothing holds up no other. To be called under the lock."""
-        if opened.instance not in self._dead_instances:
-            self._aborts.put(opened.data, Chunk(stream_id, "orchestrator", 0, "abort", True))
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.tell(event)
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def close(self) -> None:
         """End all streams with an error and stop."""
-        for stream_id in list(self._streams):
-            self._end(stream_id, ShuttingDown("the server is shutting down"))
+        self._tell_all(ShuttingDown("the server is shutting down"))
+        self._tasks.close()
         self._stop.set()
         self._opener.close()
-        self._thread.join(2)
-        self._outlets.close()
+        self._thread.join(CLOSE_S)
         self._aborts.close()
         self._receiver.close()
         self._sender.close()

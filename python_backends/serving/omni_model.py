@@ -20,8 +20,12 @@ from python_backends.serving.lost_start import lost_model, mark
 from python_backends.serving.replicas import Replicas, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.server_end import (
+    ANSWERS,
+    STAGE,
+    EndOfServer,
+    RuntimeDirWatch,
+    StubWatch,
     announce,
-    end_the_server,
     server_process,
     take_the_server_down,
     withdraw,
@@ -53,6 +57,8 @@ class OmniModel:
         self._socket = self._runtime_dir / f"{args['model_instance_name']}.replies"
         self._orchestrator: Orchestrator | None = None
         self._guard: UnreadGuard | None = None
+        self._watches: list[RuntimeDirWatch | StubWatch] = []
+        self._end = EndOfServer()
         self._ending = threading.Event()
         try:
             self._start(deploy_config_of(args))
@@ -81,7 +87,7 @@ class OmniModel:
                 deploy.schedule,
                 RequestDefaults(deploy.sampling_defaults, deploy.seed, deploy.modalities),
                 _limits(deploy),
-                end_the_server,
+                self._end.begin,
                 self._guard.refusal,
             )
             wait_for_stages(self._runtime_dir, stages, deploy)
@@ -92,13 +98,24 @@ class OmniModel:
                 replicas.close()
         self._open_stage = _open_by_call
         self._guard.arm()
-        announce(self._runtime_dir, self._socket.stem)
+        word = announce(self._runtime_dir, self._socket.stem, ANSWERS)
+        self._watches = [
+            RuntimeDirWatch(self._runtime_dir, [self._socket.name, word.name], self._lost_runtime_dir),
+            StubWatch(self._runtime_dir, STAGE, self._end.begin),
+        ]
         threading.Thread(target=self._watch_start, args=(list(stages),), name="start", daemon=True).start()
 
     def _watch_start(self, stages: list[str]) -> None:
         if (name := lost_model(stages, lambda name: _call(name, []), self._ending)) is not None:
             mark(self._runtime_dir)
             take_the_server_down(f"{name} has started, and Triton does not know of it")
+
+    def _lost_runtime_dir(self) -> None:
+        """Let what runs go on as at a shutdown, then end: told to stop, Triton's models could not find each other."""
+        self._orchestrator.drain()
+        while len(self._orchestrator) and not self._ending.wait(0.1):
+            pass
+        take_the_server_down("the runtime directory was removed")
 
     def execute(self, requests: list) -> None:
         for request in requests:
@@ -112,14 +129,17 @@ class OmniModel:
 
     def finalize(self) -> None:
         self._ending.set()
+        for watch in self._watches:
+            watch.close()
         if self._guard is not None:
             self._guard.close()
         if self._orchestrator is not None:
             self._orchestrator.close()
         self._socket.unlink(missing_ok=True)  # ZeroMQ leaves it
-        withdraw(self._runtime_dir, self._socket.stem)
+        withdraw(self._runtime_dir, self._socket.stem, ANSWERS)
         collect_what_triton_shares()
         remove_runtime_dir_if_empty(self._runtime_dir)
+        self._end.finish()
 
 
 def _limits(deploy: DeployConfig) -> Limits:

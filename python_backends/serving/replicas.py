@@ -7,11 +7,11 @@ import threading
 import time
 from pathlib import Path
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
-from python_backends.connectors import call_wire
+from python_backends.connectors import wire
 
 OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
@@ -134,7 +134,7 @@ class Replicas:
                 return None
         call_id = next(self._call_ids)
         try:
-            frames = call_wire.pack({"id": call_id, "op": op, "payload": payload})
+            frames = wire.pack({"id": call_id, "op": op, "payload": payload})
             socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:  # it died since the poll
             return None
@@ -144,7 +144,7 @@ class Replicas:
         socket = self._sockets[path]
         while (left := deadline - time.monotonic()) > 0 and path.exists():
             if socket.poll(min(_GLANCE_MS, 1000 * left)):
-                answer = msgpack.unpackb(socket.recv())
+                answer = msgspec.msgpack.decode(socket.recv())
                 if answer["id"] == call_id:  # a call that timed out may still be answered
                     return answer
         return None

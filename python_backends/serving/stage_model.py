@@ -19,7 +19,7 @@ from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
-from python_backends.serving.server_end import AnsweringModels
+from python_backends.serving.server_end import ANSWERS, STAGE, StubWatch, announce, take_down_after_death, withdraw
 from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 from python_backends.serving.triton_io import (
@@ -49,7 +49,8 @@ class StageModel:
         self._sender = ChunkSender(zmq.Context.instance(), timeout_s=2.0)
         self._replicas = Replicas(self._runtime_dir, self.stage)
         self._supervisors: list[EngineSupervisor] = []
-        self._answering: AnsweringModels | None = None
+        self._name = args["model_instance_name"]
+        self._answering: StubWatch | None = None
         self._serves = False
         try:
             self._start(args, deploy_config_of(args))
@@ -77,13 +78,15 @@ class StageModel:
                 options=replicas[number].options,
                 env=replicas[number].env,
                 memory_fraction=replicas[number].memory_fraction,
+                devices=replicas[number].devices,
             )
             self._supervisors.append(EngineSupervisor(launch, self._engine_died))
             self._supervisors[-1].start()
         for supervisor in self._supervisors:
             supervisor.wait_ready(lambda: has_failed(self._runtime_dir))
         self._serves = bool(replicas)
-        self._answering = AnsweringModels(self._runtime_dir)
+        self._answering = StubWatch(self._runtime_dir, ANSWERS, take_down_after_death)
+        announce(self._runtime_dir, self._name, STAGE)
 
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]
@@ -164,6 +167,7 @@ class StageModel:
     def finalize(self) -> None:
         if self._answering is not None:
             self._answering.close()
+        withdraw(self._runtime_dir, self._name, STAGE)
         if self._serves:
             self._drain()
         for supervisor in self._supervisors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import StageFailed
@@ -30,7 +31,8 @@ class EngineLaunch:
     """How to start the engine process of one replica.
 
     `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
-    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start.
+    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start,
+    without the time in which it waits for another engine on one of its `devices` to load.
     """
 
     stage: str
@@ -43,6 +45,7 @@ class EngineLaunch:
     options: dict
     env: dict[str, str]
     memory_fraction: float | None = None
+    devices: tuple[str, ...] = ()
 
 
 class EngineSupervisor:
@@ -65,11 +68,17 @@ class EngineSupervisor:
         self._first_failure: str | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"supervise-{launch.instance}", daemon=True)
 
+    @property
+    def temporary_dir(self) -> Path:
+        """The engine's TMPDIR: what its libraries leave there goes when the process has ended, however it did."""
+        return self._launch.runtime_dir / self._launch.instance
+
     # ---- life -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         for stale in self._launch.runtime_dir.glob(f"{self._launch.instance}-*"):
             stale.unlink()  # of a server that could not clean up
+        shutil.rmtree(self.temporary_dir, ignore_errors=True)
         self._thread.start()
 
     def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> None:
@@ -162,6 +171,7 @@ class EngineSupervisor:
             self._kill_group()
             for suffix in ("ctl", "calls", "data"):
                 Path(f"{base}.{suffix}").unlink(missing_ok=True)
+            shutil.rmtree(self.temporary_dir, ignore_errors=True)
             if was_ready and not self._closing.is_set():
                 self._on_death(self.instance_epoch)
 
@@ -169,6 +179,8 @@ class EngineSupervisor:
         launch = self._launch
         inherited = {name: value for name, value in os.environ.items() if name not in FOR_TRITON_ALONE}
         environment = inherited | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+        self.temporary_dir.mkdir(mode=0o700, exist_ok=True)
+        environment |= {"TMPDIR": str(self.temporary_dir)} | _compile_cache(inherited)
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
             environment["PYTHONPATH"] += os.pathsep + extra
         config = {
@@ -181,6 +193,7 @@ class EngineSupervisor:
             "options": launch.options,
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
+            "devices": launch.devices,
         }
         line = json.dumps(config).encode() + b"\n"
         process = subprocess.Popen(
@@ -226,10 +239,10 @@ class EngineSupervisor:
         return True
 
     def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello, heartbeat or failure, waiting 50 ms at most."""
+        """Take one hello, heartbeat, failure or word that it waits for a device, waiting 50 ms at most."""
         if not socket.poll(50):
             return
-        message = msgpack.unpackb(socket.recv())
+        message = msgspec.msgpack.decode(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:
             log.info("%s is ready after %.1f s", self._launch.instance, message["hello"]["load_s"])
@@ -237,3 +250,11 @@ class EngineSupervisor:
             self._ready.set()
         elif "failure" in message:
             self._reported = message["failure"]
+
+
+def _compile_cache(environment: dict[str, str]) -> dict[str, str]:
+    """Where torch keeps compiled kernels for the next start: by itself it would take TMPDIR."""
+    home = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if "TORCHINDUCTOR_CACHE_DIR" in environment or not os.access(os.path.dirname(home), os.W_OK):
+        return {}
+    return {"TORCHINDUCTOR_CACHE_DIR": f"{home}/qwen3-omni/torchinductor"}

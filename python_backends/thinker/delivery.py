@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 class Stream:
     """One request from `add` to its end. `lock` is held during every sink call; `ended` allows no further one.
 
-    `key`: unlike the stream's name never used again.
+    `key`: unlike the stream's name never used again. `notes`: for the client, see Finish.
     """
 
     key: str
     request: ThinkerRequest
     detokenizer: Detokenizer
     prompt_ids: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
     completion_tokens: int = 0
     prompt_sent: bool = False
     ended: bool = False
@@ -124,7 +125,7 @@ class Delivery:
         finish = None
         if step.finish_reason is not None:
             usage = {"prompt_tokens": len(stream.prompt_ids), "completion_tokens": stream.completion_tokens}
-            finish = Finish(step.finish_reason, usage)
+            finish = Finish(step.finish_reason, usage, stream.notes)
             self._end(stream)
         elif not ids:
             return

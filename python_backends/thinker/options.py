@@ -108,6 +108,10 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     # An item that the front's cache holds comes back from it as a name, without the grids that the Talker needs.
     if args.setdefault("mm_processor_cache_gb", 0):
         raise ValueError("engine_args.mm_processor_cache_gb: must be 0")
+    if options.media is not None:
+        if args.get("worker_extension_cls"):
+            raise ValueError("engine_args.worker_extension_cls: must be empty where media are taken")
+        args["worker_extension_cls"] = "python_backends.thinker.film_sound_worker.FilmSoundWorker"
     if options.device == "cpu":
         args.setdefault("worker_cls", "python_backends.thinker.cpu_worker.SeededCpuWorker")
     if captures(options, config):

@@ -74,9 +74,9 @@ class Preparation:
             self._post([Failure(stream, error)])
         except MemoryError:
             self._post([Failure(stream, InvalidRequest("messages", "need more memory than there is"))])
-        except Exception as error:
+        except Exception:
             log.exception("stream %s: media could not be prepared", stream.stream_id)
-            self._post([Failure(stream, StageFailed(f"media could not be prepared: {error}"))])
+            self._post([Failure(stream, StageFailed("media could not be prepared: the server's log says why"))])
         finally:
             with self._lock:
                 self._count -= 1
@@ -91,6 +91,7 @@ class Preparation:
             raise InvalidRequest("messages", str(error)) from None
         self._core.check_length(len(prompt.ids))
         stream.prompt_ids = prompt.ids
+        stream.notes = tuple(media.notes)
         if stream.request.speak:
             self._core.capture(params, stream.key)
             self._rows.expect(stream.key, prompt.positions, partial(self._rows_done, stream, prompt))

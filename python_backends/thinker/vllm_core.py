@@ -18,6 +18,7 @@ from python_backends.thinker.capture.taker import RowTaker
 from python_backends.thinker.capture.transport import RowReceiver
 from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import TokenBytes
+from python_backends.thinker.film_sound import MediaIds
 from python_backends.thinker.media.loader import LoadedMedia
 from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
 from python_backends.thinker.multimodal import MediaPrompt, build
@@ -68,7 +69,7 @@ class VllmCore:
         self.token_bytes = TokenBytes(tokenizer)
         self.stop_ids = _stop_ids(model_config.try_get_generation_config(), tokenizer.eos_token_id)
         thinker = model_config.hf_config.thinker_config
-        self._media_ids = (thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id)
+        self._media_ids = MediaIds.of(thinker)
         self.positions_per_second: int = thinker.position_id_per_seconds
         # The processor is used by one request at a time.
         self._processor_lock = threading.Lock()
@@ -88,7 +89,7 @@ class VllmCore:
     def check_placeholders(self, ids: list[int], media: list[MediaRef]) -> None:
         """Raises InvalidRequest unless the placeholders in `ids` are those of `media`; what follows relies on it."""
         kinds = [ref.kind for ref in media]
-        for kind, media_id in zip(MEDIA_KINDS, self._media_ids, strict=True):
+        for kind, media_id in zip(MEDIA_KINDS, self._media_ids.placeholders, strict=True):
             found, given = ids.count(media_id), kinds.count(kind)
             if found != given:
                 raise InvalidRequest("messages", f"make {found} {kind} placeholders for {given} {kind} parts")
@@ -106,7 +107,7 @@ class VllmCore:
     def media_prompt(self, ids: list[int], media: LoadedMedia, key: str) -> MediaPrompt:
         """See `multimodal.build`."""
         with self._processor_lock:
-            return build(self._engine.renderer, ids, media, self._media_ids, key)
+            return build(self._engine.renderer, ids, media, self._media_ids, self.positions_per_second, key)
 
     def sampling_params(self, sampling: ThinkerSampling, seed: int | None) -> Any:
         return self._sampling_params(

@@ -209,7 +209,7 @@ def test_wait_for_work_wakes_on_feed(make_engine, random_codes):
     waiter = threading.Thread(target=engine.wait_for_work, args=(60.0,))
     waiter.start()
     engine.feed("s", random_codes(1), finished=True)
-    waiter.join(timeout=30)
+    waiter.join(timeout=60)
     assert not waiter.is_alive()
     assert engine.step()
 

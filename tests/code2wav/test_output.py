@@ -27,7 +27,7 @@ class SlowDevice:
         samples = self._runner.launch(codes, slots, positions)
 
         def deliver(consume) -> None:
-            assert self.arrived.wait(30)
+            assert self.arrived.wait(60)
             if self.broken:
                 raise RuntimeError("an illegal memory access was encountered")
             samples(consume)

@@ -31,7 +31,7 @@ class PlayedEngine:
         if self.error is not None:
             raise self.error
         if self.hang is not None:
-            self.hang.wait(5)
+            self.hang.wait(60)
         self.open += 1
         return {"instance": self.name}
 

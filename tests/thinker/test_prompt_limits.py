@@ -12,7 +12,7 @@ from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.engine import MediaOptions
 from python_backends.thinker.messages import PromptRules, parse_messages
 
-SECONDS = 0.5
+SECONDS = 2.0
 IMAGE = {"type": "image", "image": "data:,x"}
 RULES = PromptRules(("<|im_end|>", "<|image_pad|>"), 4096, MediaOptions())
 
@@ -140,7 +140,7 @@ def test_tokenizing_holds_up_no_thread(server):
     took = time.monotonic() - started
     done.set()
     other.join()
-    assert next(ticks) >= took / 0.05
+    assert next(ticks) >= took / 0.25
 
 
 def test_text_within_the_limit_of_characters_is_judged_by_its_tokens(server):

@@ -21,14 +21,6 @@ DEFAULT_TENSOR_FPS = 1.0
 
 
 @dataclass(frozen=True)
-class FramePlan:
-    """`indices` int64 [t] of the frames taken; `fps` their rate, exactly what the processor must be told."""
-
-    indices: np.ndarray
-    fps: float
-
-
-@dataclass(frozen=True)
 class Sampling:
     """`fps` frames a second or `num_frames` in all, neither for the server's default number. Rates are rounded to the
     grid of time: at most `2 * positions_per_second` frames a second, 2 with a sound track.
@@ -39,8 +31,12 @@ class Sampling:
     with_sound: bool
     positions_per_second: int
 
-    def plan(self, seconds: float, total: int, field: str, options: MediaOptions) -> FramePlan:
-        """For `total` frames that last `seconds`. Raises InvalidRequest on `field` for too many."""
+    def plan(self, seconds: float, most: int, field: str, options: MediaOptions) -> tuple[np.ndarray, float]:
+        """Times float64 [t] from the start, in seconds, of the frames to take of a film that lasts `seconds`, and their
+        rate, exactly what the processor must be told. A default number is cut to `most`.
+
+        Raises InvalidRequest on `field` for too many.
+        """
         unit = self.positions_per_second if self.with_sound else 1
         # Half a position is the finest step between two frames of a patch.
         steps = TEMPORAL_PATCH * self.positions_per_second * seconds
@@ -48,7 +44,7 @@ class Sampling:
             step = max(1, round(steps / seconds / self.fps / unit)) * unit
             wanted = int(steps / step + 1e-6)
         else:
-            wanted = min(self.num_frames or options.num_frames, total)
+            wanted = min(self.num_frames or options.num_frames, most)
             # Without sound the number is kept and the step rounded down; with it the whole track must be covered.
             rounded = -(-steps // (wanted * unit)) if self.with_sound else steps // wanted
             step = max(1, int(rounded)) * unit
@@ -56,9 +52,8 @@ class Sampling:
                 wanted = int(steps / step + 1e-6)
         if wanted > options.max_frames:
             raise InvalidRequest(field, f"asks for {wanted} frames, more than {options.max_frames}")
-        at = np.arange(max(TEMPORAL_PATCH, wanted)) * step
-        indices = np.minimum((at * (total / steps)).round().astype(np.int64), total - 1)
-        return FramePlan(indices, self._told(step))
+        times = np.arange(max(TEMPORAL_PATCH, wanted)) * (step / (TEMPORAL_PATCH * self.positions_per_second))
+        return times, self._told(step)
 
     def frames_of_tensor(self, total: int, field: str, options: MediaOptions) -> int:
         """How many of `total` raw frames are taken. Raises InvalidRequest on `field` for too many."""
@@ -67,12 +62,14 @@ class Sampling:
             raise InvalidRequest(field, f"asks for {wanted} frames, more than {options.max_frames}")
         return wanted
 
-    def plan_tensor(self, total: int, field: str, options: MediaOptions) -> FramePlan:
-        """For raw frames, where `fps` is the rate they have and `num_frames` how many of them are taken."""
+    def plan_tensor(self, total: int, field: str, options: MediaOptions) -> tuple[np.ndarray, float]:
+        """Indices int64 [t] of the raw frames to take, and their rate as of `plan`. `fps` is here the rate that the
+        frames have and `num_frames` how many of them are taken.
+        """
         wanted = self.frames_of_tensor(total, field, options)
         rate = (self.fps or DEFAULT_TENSOR_FPS) * wanted / total
         indices = np.linspace(0, total - 1, wanted).round().astype(np.int64)
-        return FramePlan(indices, self._told(max(1, round(TEMPORAL_PATCH * self.positions_per_second / rate))))
+        return indices, self._told(max(1, round(TEMPORAL_PATCH * self.positions_per_second / rate)))
 
     def _told(self, step: int) -> float:
         """The rate whose patch length, in float32 seconds, is not below `step` positions: vLLM rounds down."""
