@@ -116,7 +116,8 @@ class Connectors(Named):
         super().__init__(ConnectorKeys)
 
     def parse(self, value: Any, where: str) -> dict[str, ConnectorKeys]:
-        ours, unused = {}, {}
+        ours: dict[str, Any] = {}
+        unused: dict[str, tuple[str, ...]] = {}
         known = keys_of(ConnectorExtra)
         for name, item in Kind.parse(self, value, where).items():
             ours[name], unused[name] = item, ()

@@ -22,7 +22,7 @@ from client.streaming import OmniClient, OmniClientError, TextDelta
 from tests.server import PATIENT_S, ROOT, SOONER_S, STAGES, STOP_S, Server, wait_until
 
 PLAYED = {
-    "ENGINE_PYTHON": str(ROOT / "scripts" / "benchmarks" / "host" / "engine_python"),
+    "ENGINE_PYTHON": str(ROOT / "tests" / "played_engine_python"),
     "PLAYED_PYTHON": sys.executable,
 }
 PROFILE = {

@@ -18,7 +18,8 @@ import pathlib, shutil, sys
 import yaml
 shutil.copytree(pathlib.Path(yaml.__file__).parent, pathlib.Path(sys.argv[1]) / "yaml", dirs_exist_ok=True)
 P
-"$ENGINE_PYTHON" "$here/dummy_checkpoint.py" "$BUNDLE/checkpoint" --files "$BUNDLE/files" ${CONFIG:+--config "$CONFIG"}
+"$ENGINE_PYTHON" scripts/make_tiny_checkpoint.py "$BUNDLE/checkpoint" --files "$BUNDLE/files" \
+    --sizes "${CONFIG:-scripts/tiny_checkpoint/published.config.json}"
 if [[ ${HOST_PATH:-off} == on ]]; then
     # The host side alone on two processors, the client elsewhere; first with the generators beside it, then without.
     read -ra cores <<<"${HOST_CORES:-0 1}"
