@@ -10,7 +10,7 @@ import time
 from functools import partial
 
 from client.media import KINDS, file_part
-from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
+from client.streaming import AudioChunk, OmniClient, OmniClientError, Summary, TextDelta
 from client.wav import WavWriter
 
 
@@ -72,7 +72,7 @@ async def _run(args: argparse.Namespace) -> int:
                     first_audio = now if first_audio is None else first_audio
                     if wav is not None:
                         wav.write(event.samples)
-                else:
+                elif isinstance(event, Summary):
                     summary = event.body
             total = time.monotonic() - started
     except (OmniClientError, TimeoutError) as error:

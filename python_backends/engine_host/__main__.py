@@ -155,6 +155,7 @@ def main() -> int:
             "open": lambda payload: open_one(payload),
             "open_all": lambda payload: {"answers": [answer(open_one, stream) for stream in payload["streams"]]},
             "abort": lambda payload: abort(payload["stream_id"]),
+            "describe": lambda payload: stage.describe(),
             "load": lambda payload: {"open": len(streams)},
             "status": lambda payload: {"instance": config.instance} | stats(),
         },

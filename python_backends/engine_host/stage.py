@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from python_backends.config.errors import OmniError, ProtocolError
 from python_backends.connectors.chunk import Chunk
@@ -33,6 +33,9 @@ class Stage(Protocol):
         """The engine's loop, on the thread that touches the device; returns when `stop` is set."""
 
     def stats(self) -> dict: ...
+
+    def describe(self) -> dict:
+        """What clients may know: limits, names, versions."""
 
     def close(self) -> None: ...
 
@@ -92,17 +95,7 @@ class Inbox:
         self._receiver.close()
 
 
-class SteppingEngine(Protocol):
-    """An engine whose owner's thread makes its steps."""
-
-    def step(self) -> bool:
-        """Make one step; False when there was nothing to do."""
-
-    def wait_for_work(self, timeout_s: float) -> None:
-        """Return when there may be something to do, or after `timeout_s`."""
-
-
-def run_stepping_engine(engine: SteppingEngine, stop: threading.Event, fail_all: Callable[[str], object]) -> None:
+def run_stepping_engine(engine: Any, stop: threading.Event, fail_all: Callable[[str], None]) -> None:
     """Step `engine` until `stop`: the only thread that touches its device.
 
     An exception out of a step leaves the device state unknown: every open stream fails (`fail_all`) and the exception

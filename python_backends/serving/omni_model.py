@@ -13,6 +13,7 @@ from python_backends.config.deploy import DeployConfig
 from python_backends.config.errors import OmniError, ShuttingDown
 from python_backends.config.exit_timeout import check_drain_time, command_line_of
 from python_backends.connectors.runtime_dir import opener_key, remove_runtime_dir_if_empty, runtime_dir
+from python_backends.orchestrator.description import describe
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
 from python_backends.orchestrator.request import RequestDefaults
@@ -33,6 +34,7 @@ from python_backends.serving.server_end import (
 )
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
 from python_backends.serving.triton_io import (
+    checked_name,
     collect_what_triton_shares,
     json_tensor,
     media_arrays,
@@ -93,6 +95,9 @@ class OmniModel:
                 self._guard.refusal,
             )
             wait_for_stages(self._runtime_dir, stages, deploy)
+            self._orchestrator.description = describe(
+                deploy, {name: replicas.describe() for name, replicas in stages.items()}
+            )
             if deploy.keys.warmup:
                 warm_up(self._orchestrator, deploy)
         finally:
@@ -115,7 +120,7 @@ class OmniModel:
 
     def _lost_runtime_dir(self) -> None:
         """Let what runs go on as at a shutdown, then end: told to stop, Triton's models could not find each other."""
-        assert self._orchestrator is not None
+        assert self._orchestrator is not None  # it is looked for once it serves
         self._orchestrator.drain()
         while len(self._orchestrator) and not self._ending.wait(0.1):
             pass
@@ -125,12 +130,13 @@ class OmniModel:
         for request in requests:
             responder = TritonResponder(request)
             try:
+                name = checked_name(request)
                 raw, media = request_bytes(request, "request"), media_arrays(request)
             except OmniError as error:
                 responder.error(error)
                 continue
             assert self._orchestrator is not None  # Triton calls only what has been initialised
-            self._orchestrator.submit(raw, responder, media)
+            self._orchestrator.submit(raw, responder, media, request_id=name, total_s=request.timeout() / 1e6 or None)
 
     def is_ready(self) -> bool:
         """Whether every stage has a replica that can serve. Newer Tritons than 2.51 ask it when they are asked whether

@@ -83,6 +83,11 @@ class Replicas:
         with self._lock:
             return list(self._ask_all(self._running(), "status", OPEN_TIMEOUT_S).values())
 
+    def describe(self) -> dict:
+        """What the stage can do and hold; all its replicas are alike."""
+        with self._lock:
+            return next(iter(self._ask_all(self._running(), "describe", OPEN_TIMEOUT_S).values()), {})
+
     def count(self) -> int:
         """How many replicas can serve."""
         with self._lock:

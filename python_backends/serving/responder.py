@@ -21,8 +21,12 @@ class TritonResponder:
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
         tensors = []
+        if logprobs:
+            tensors.append(json_tensor("logprobs", logprobs))
         if text:
             tensors.append(text_tensor("text", text))
         if audio is not None:

@@ -47,8 +47,8 @@ def _json_object(raw: bytes) -> dict:
     return payload
 
 
-def _has_ended(socket: Path) -> bool:
-    return not socket.exists()
+def _gone(path: Path) -> bool:
+    return not path.exists()
 
 
 class StageModel:
@@ -169,7 +169,7 @@ class StageModel:
             try:
                 chunk = Chunk("*", self.stage, 0, "abort", True, meta=meta)
                 # A BLS model that has ended takes its socket away.
-                self._sender.send(f"ipc://{socket}", [chunk], partial(_has_ended, socket))
+                self._sender.send(f"ipc://{socket}", [chunk], partial(_gone, socket))
             except StageFailed as error:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 

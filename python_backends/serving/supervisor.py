@@ -205,7 +205,7 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
-        assert process.stdin is not None
+        assert process.stdin is not None  # a pipe
         try:
             process.stdin.write(line)
             process.stdin.flush()

@@ -13,7 +13,7 @@ from python_backends.config.errors import InvalidRequest, OmniError
 from python_backends.config.media_inputs import INPUTS
 
 
-def json_tensor(name: str, value: dict) -> Any:
+def json_tensor(name: str, value: dict | list) -> Any:
     """A [1] string tensor with `value` as JSON."""
     return text_tensor(name, json.dumps(value))
 
@@ -33,6 +33,22 @@ def request_bytes(request: Any, name: str) -> bytes:
         raise InvalidRequest(name, f"must hold one string, got {array.size}")
     value = array[0]
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+def checked_name(request: Any) -> str:
+    """The client's name for the request, "" without one; HTTP's `generate_stream` makes a parameter of its `id`.
+
+    Raises InvalidRequest for what Triton's API lets a client send and this server has no use for.
+
+    Of `priority` Triton tells its Python backend nothing.
+    """
+    parameters = json.loads(request.parameters() or "{}")
+    found = request.request_id() or str(parameters.pop("id", ""))
+    for name in parameters:
+        raise InvalidRequest(f"parameters.{name}", "unknown request parameter: all fields go into the input `request`")
+    if request.correlation_id() or request.flags():
+        raise InvalidRequest("sequence_id", "this server keeps no sequences: each request brings all its messages")
+    return found
 
 
 def media_arrays(request: Any) -> dict[str, np.ndarray]:

@@ -8,18 +8,12 @@ from collections.abc import Callable
 
 import torch
 
+from python_backends.engines_common.graphs import capture
+
 
 def captured(act: Callable[[], object]) -> Callable[[], None]:
     """`act` captured as one CUDA graph; what is returned replays it, so that the host's work does not count."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            act()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        act()
+    graph, _ = capture(act)
     return graph.replay
 
 
@@ -58,3 +52,15 @@ def times_ms(
 def median_ms(act: Callable[[], object], device: torch.device | str, repeats: int = 10, host: bool = False) -> float:
     """Median of `times_ms`."""
     return statistics.median(times_ms(act, device, repeats, host=host))
+
+
+def milliseconds(act: Callable[[], object], device: str | torch.device, repeats: int = 20) -> float:
+    """Median time of `act` in milliseconds; on CUDA of replays of its graph, so that host work does not count."""
+    with torch.inference_mode():
+        cuda = torch.device(device).type == "cuda"
+        return median_ms(captured(act) if cuda else act, device, repeats if cuda else min(repeats, 5))
+
+
+def eager_milliseconds(act: Callable[[], object], device: str | torch.device, repeats: int = 5) -> float:
+    """Median wall time of `act` in milliseconds with its host work, up to the end of its device work."""
+    return median_ms(act, device, repeats, host=True)

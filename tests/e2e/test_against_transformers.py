@@ -71,7 +71,11 @@ def test_text_and_samples_alone_over_grpc(server, expected, name):
     assert usage["thinker"]["usage"]["prompt_tokens"] == len(expected[name].prompt_ids)
     assert usage["thinker"]["usage"]["completion_tokens"] == len(expected[name].ids)
     assert usage["talker"]["usage"]["frames"] == len(expected[name].codes)
-    assert answer.summary["finish_reason"] == ("stop" if expected[name].stopped else "length")
+    reasons = {stage: facts["finish_reason"] for stage, facts in usage.items()}
+    assert reasons["thinker"] == ("stop" if expected[name].stopped else "length")
+    cut = len(expected[name].codes) == PROMPTS[name].max_frames
+    assert reasons["talker"] == ("length" if cut else "stop")
+    assert answer.summary["finish_reason"] == ("length" if "length" in reasons.values() else "stop")
 
 
 def test_text_and_samples_all_at_once_over_grpc(server, expected):
