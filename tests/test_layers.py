@@ -29,7 +29,13 @@ ALLOWED = {
 # Two-way ties of today, to be undone: what both sides need belongs below them.
 TWO_WAY = {("thinker", "thinker.capture"), ("thinker", "thinker.media")}
 # The Thinker's core, and what it changes in vLLM.
-MAY_IMPORT_VLLM = {"thinker.vllm_core", "thinker.cpu_worker", "thinker.media_support", "thinker.capture"}
+MAY_IMPORT_VLLM = {
+    "thinker.vllm_core",
+    "thinker.cpu_worker",
+    "thinker.media_support",
+    "thinker.capture",
+    "thinker.film_sound_worker",
+}
 
 
 def imports() -> dict[str, set[str]]:

@@ -100,17 +100,18 @@ def totals(row: dict) -> dict[str, float]:
 
 def compare(clone: Path, turns: int, options: list[str]) -> int:
     """Run this benchmark here and in `clone` in turns (ours, theirs, theirs, ours, ...) and print the medians."""
-    found: dict[Path, list[list[dict]]] = {ROOT: [], clone.resolve(): []}
+    ours: list[list[dict]] = []
+    theirs: list[list[dict]] = []
+    sides = [(ROOT, ours), (clone.resolve(), theirs)]
     for turn in range(turns):
-        for root in list(found)[:: -1 if turn % 2 else 1]:
+        for root, found in sides[:: -1 if turn % 2 else 1]:
             with tempfile.TemporaryDirectory() as directory:
                 command = [sys.executable, "-m", "scripts.benchmarks.host_path", *options, "--json", f"{directory}/f"]
                 env = os.environ | {"PYTHONPATH": str(root)}
                 done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.DEVNULL)
                 if done.returncode:
                     return done.returncode
-                found[root].append(json.loads(Path(directory, "f").read_text()))
-    ours, theirs = found.values()
+                found.append(json.loads(Path(directory, "f").read_text()))
     for level, row in enumerate(ours[0]):
         lines = []
         for name in totals(row):
