@@ -224,8 +224,7 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> lis
     if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
         notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
-        own = stages.get(name)
-        if isinstance(own, TalkerKeys | Code2WavKeys) and own.max_cudagraph_capture_size:
+        if isinstance(keyed := stages.get(name), TalkerKeys | Code2WavKeys) and keyed.max_cudagraph_capture_size:
             notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(
