@@ -123,7 +123,7 @@ class Code2WavEngine:
             plan = self._scheduler.plan(self._running.values(), now)
             if not plan.streams:
                 return delivered
-            slots = [stream.slot for stream in plan.streams]
+            slots = [stream.place for stream in plan.streams]
             positions = [stream.position for stream in plan.streams]
             codes = np.stack([stream.take(plan.frames, now) for stream in plan.streams])
             chunks = self._account(plan)
@@ -260,7 +260,7 @@ class Code2WavEngine:
         """Take the stream out of scheduling; its slot goes to the next one that waits. The lock is held."""
         if self._running.get(stream.stream_id) is stream:
             del self._running[stream.stream_id]
-            self._free_slots.append(stream.slot)
+            self._free_slots.append(stream.place)
             stream.slot = None
         elif stream in self._waiting:
             self._waiting.remove(stream)

@@ -35,6 +35,12 @@ class Stream:
         self.codes = np.zeros((0, self.quantizers), np.int64)
 
     @property
+    def place(self) -> int:
+        """The slot of a running stream."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
     def pending(self) -> int:
         """Frames that arrived and are not decoded yet."""
         return len(self.codes)
@@ -56,4 +62,5 @@ class Stream:
 
     def seconds_left(self, now: float) -> float:
         """Playback time left until the listener runs out of audio, if it began with the first packet."""
+        assert self.first_packet_at is not None
         return self.samples / SAMPLE_RATE - (now - self.first_packet_at)

@@ -207,8 +207,8 @@ class TalkerEngine:
 
     @staticmethod
     def _slot_start(stream: Stream) -> SlotStart:
-        floats, ints = sampling_columns(stream.request.sampling, stream.seed, stream.prompt.position_delta)
-        return SlotStart(stream.slot, floats, ints)
+        floats, ints = sampling_columns(stream.request.sampling, stream.seed, stream.laid_out.position_delta)
+        return SlotStart(stream.place, floats, ints)
 
     def _forget_closed(self) -> None:
         with self._work:

@@ -44,7 +44,7 @@ class Scheduler:
         if ended:
             self.running = [stream for stream in self.running if not stream.ended]
             for stream in ended:
-                self._free.append(stream.slot)
+                self._free.append(stream.place)
                 stream.slot = None
         return ended
 
@@ -58,11 +58,11 @@ class Scheduler:
         for stream in self.running:
             if not stream.prefilling or budget == 0:
                 continue
-            left = stream.prompt.rows - stream.prefilled
+            left = stream.laid_out.rows - stream.prefilled
             count = min(left, budget)
             if self._options.batch_invariant and count < min(left, self._options.max_prefill_rows):
                 break
-            parts.append(PrefillPart(stream.slot, stream.prompt, stream.prefilled, count))
+            parts.append(PrefillPart(stream.place, stream.laid_out, stream.prefilled, count))
             stream.prefilled += count
             budget -= count
         return parts
@@ -80,7 +80,7 @@ class Scheduler:
             if text is None:
                 continue
             streams.append(stream)
-            rows.append((stream.slot, text, stream.prompt.rows + stream.launched, stream.launched))
+            rows.append((stream.place, text, stream.laid_out.rows + stream.launched, stream.launched))
             stream.launched += 1
         return tuple(streams), np.array(rows, dtype=np.int64).reshape(-1, 4)
 
