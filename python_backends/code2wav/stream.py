@@ -10,7 +10,7 @@ from python_backends.code2wav.options import SAMPLE_RATE
 
 
 @dataclass(eq=False)
-class Stream:
+class Code2WavStream:
     """One open stream. `order`: rank of its arrival. `position`: frames decoded. `codes`: frames still to decode.
 
     `slot`: its place in the state pools, None while it queues for one and after its last frame was launched.

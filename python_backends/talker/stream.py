@@ -14,7 +14,7 @@ from python_backends.talker.request import TalkerRequest
 
 
 @dataclass(eq=False)
-class Stream:
+class TalkerStream:
     """`texts`, `text_finished`, `prompt`, `slot`, `prefilled` and `launched` belong to the engine thread.
 
     `frames`, `pending`, `chunks` and the chunk sizes belong to the builder. `lock` is held across sink calls of this
