@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import numpy as np
@@ -53,6 +54,13 @@ class AudioChunk:
 
 
 @dataclass(frozen=True)
+class Logprobs:
+    """Log probabilities of the text's next ids: `token_id`, `token`, `bytes`, `logprob`, `top_logprobs` of each."""
+
+    entries: list[dict]
+
+
+@dataclass(frozen=True)
 class Summary:
     """The server's closing facts: finish reason, seed, usage of each stage, timings."""
 
@@ -83,7 +91,7 @@ class OmniClient:
     async def __aenter__(self) -> OmniClient:
         return self
 
-    async def __aexit__(self, *exc) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -103,7 +111,7 @@ class OmniClient:
 
     async def stream(
         self, request: dict | str, media: RawMedia | None = None
-    ) -> AsyncIterator[TextDelta | AudioChunk | Summary]:
+    ) -> AsyncIterator[TextDelta | AudioChunk | Logprobs | Summary]:
         """Send one request and yield its events; the last is a Summary.
 
         `request` is the JSON object of the client contract (or a raw string). `media`: raw tensors that its messages
@@ -145,6 +153,10 @@ class OmniClient:
             if not finished or not await _ended(responses):
                 responses.cancel()
 
+    async def describe(self) -> dict:
+        """What the server can do: modalities, voices, limits, versions."""
+        return (await self.ask({"describe": True})).summary
+
     async def ask(self, request: dict | str, media: RawMedia | None = None) -> Answer:
         """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []
@@ -154,7 +166,7 @@ class OmniClient:
                 answer.text += event.text
             elif isinstance(event, AudioChunk):
                 audio.append(event.samples)
-            else:
+            elif isinstance(event, Summary):
                 answer.summary = event.body
         if audio:
             answer.audio = np.concatenate(audio)
@@ -185,14 +197,16 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _events(result) -> list[TextDelta | AudioChunk | Summary]:
-    events: list[TextDelta | AudioChunk | Summary] = []
+def _events(result: Any) -> list[TextDelta | AudioChunk | Logprobs | Summary]:
+    events: list[TextDelta | AudioChunk | Logprobs | Summary] = []
     for output in result.get_response().outputs:
         value = result.as_numpy(output.name)
         if output.name == "text":
             events.append(TextDelta(value[0].decode()))
         elif output.name in ("audio", "audio_int16"):
             events.append(AudioChunk(value))
+        elif output.name == "logprobs":
+            events.append(Logprobs(json.loads(value[0])))
         elif output.name == "summary":
             events.append(Summary(json.loads(value[0])))
     return events

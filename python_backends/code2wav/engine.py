@@ -14,7 +14,7 @@ import numpy as np
 
 from python_backends.code2wav.build import build_runner
 from python_backends.code2wav.config import Code2WavConfig
-from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest, Code2WavSink
+from python_backends.code2wav.options import SAMPLE_RATE, Code2WavOptions, Code2WavRequest, Code2WavSink
 from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
 from python_backends.code2wav.stream import Code2WavStream
@@ -153,6 +153,9 @@ class Code2WavEngine:
                 if plan.streams or remaining <= 0:
                     return
                 self._changed.wait(remaining if plan.due_at is None else min(remaining, plan.due_at - now))
+
+    def describe(self) -> dict:
+        return {"sample_rate": SAMPLE_RATE}
 
     def stats(self) -> dict[str, int]:
         """Counts: streams running, waiting and open, free slots; steps and frames since the start."""

@@ -75,7 +75,6 @@ def _thinker(stage: ThinkerKeys, deploy: DeployKeys, platform: str) -> dict[str,
 
 def _talker(stage: Any, deploy: DeployKeys, platform: str) -> dict[str, Any]:
     options = _common(stage, platform) | {
-        "max_model_len": stage.max_model_len,
         "batch_invariant": stage.batch_invariant,
         "cuda_graphs": graphs_in(stage, deploy),
         "async_chunk": deploy.async_chunk,
@@ -84,6 +83,8 @@ def _talker(stage: Any, deploy: DeployKeys, platform: str) -> dict[str, Any]:
     }
     if stage.max_num_batched_tokens is not None:
         options["max_prefill_rows"] = stage.max_num_batched_tokens
+    if stage.max_model_len is not None:
+        options["max_model_len"] = stage.max_model_len
     return options | _load_format(stage)
 
 

@@ -66,9 +66,8 @@ class StageKeys:
     output_connectors: dict = key(mapping("to_stage_N to a connector's name"), "The same from the sender's side.", {})
     default_sampling_params: dict = key(
         mapping("sampling parameters"),
-        "Sampling parameters of requests that set none: `temperature`, `top_k` (-1 and 0: all), `top_p`, "
-        "`repetition_penalty`, `max_tokens`, `ignore_eos`, `seed`; stage 1 also `predictor_temperature`, "
-        "`predictor_top_k`, `predictor_top_p`. Stage 2 samples nothing.",
+        "Sampling parameters of requests that set none: the fields of `sampling.thinker` or `sampling.talker` in "
+        "docs/requests.md, and `seed`. Stage 2 samples nothing.",
         {},
     )
     env: dict = key(variables(), "Set in the engine process before it touches a device.", {})
@@ -117,7 +116,11 @@ class TalkerKeys(StageKeys):
     """Keys of stage 1 alone."""
 
     max_num_batched_tokens: int | None = key(integer(1), "Prompt rows computed between two decode steps. Unset: 2048.")
-    max_model_len: int = key(integer(1), "Rows of prompt and speech that one stream may use.", 8192)
+    max_model_len: int | None = key(
+        integer(1),
+        "Rows of prompt and speech that one stream may use. Unset: as many as an eighth of the device's memory holds, "
+        "at least 8192 and at most the checkpoint's; on the CPU 8192.",
+    )
     async_scheduling: bool = key(
         boolean(), "Launch a step before the one before has been handled. `async_output` needs it.", True
     )

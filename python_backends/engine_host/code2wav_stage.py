@@ -52,6 +52,9 @@ class Code2WavStage:
         for stream_id in self._streams.ids():
             self._streams.fail(stream_id, StageFailed(f"code2wav: {why}"))
 
+    def describe(self) -> dict:
+        return self._engine.describe()
+
     def stats(self) -> dict:
         return self._engine.stats()
 

@@ -37,7 +37,7 @@ class TalkerStage:
         except BaseException:
             self._streams.drop(request.stream_id)
             raise
-        return {}
+        return {"rows": self._engine.max_model_len}
 
     def receive(self, chunk: Chunk) -> None:
         prompt_ids = chunk.tensors.get("prompt_ids")
@@ -64,6 +64,9 @@ class TalkerStage:
     def _fail_all(self, why: str) -> None:
         for stream_id in self._streams.ids():
             self._streams.fail(stream_id, StageFailed(f"talker: {why}"))
+
+    def describe(self) -> dict:
+        return self._engine.describe()
 
     def stats(self) -> dict:
         return self._engine.stats()

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import asdict
+from typing import Any
 
 import zmq
 
@@ -20,7 +21,7 @@ from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
-from python_backends.orchestrator.request import RequestDefaults, parse_request
+from python_backends.orchestrator.request import RequestDefaults, asks_for_description, parse_request
 from python_backends.orchestrator.stream import Admitted, Draining, EngineDied, OpenStage, Responder, Stream
 from python_backends.orchestrator.tasks import CLOSE_S, Tasks, Wait
 
@@ -63,6 +64,7 @@ class Orchestrator:
         self._refusal = refusal
         self._schedule = schedule
         self._defaults = defaults
+        self.description: dict = {}
         self._limits = limits or Limits()
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
@@ -81,17 +83,28 @@ class Orchestrator:
         self._thread.start()
 
     def submit(
-        self, raw: bytes | str, responder: Responder, media: MediaArrays | None = None, unhurried: bool = False
+        self,
+        raw: bytes | str,
+        responder: Responder,
+        media: MediaArrays | None = None,
+        unhurried: bool = False,
+        request_id: str = "",
+        total_s: float | None = None,
     ) -> None:
         """Start one request. Never raises: what is wrong with it goes to `responder.error`.
 
-        `media`: its raw media, see `split_media`. `unhurried`: no time limits.
+        `media`: its raw media, see `split_media`. `unhurried`: no time limits. `request_id`: the client's name for a
+        request that brings none in its JSON. `total_s`: a time limit beside those in it.
         """
         try:
             if (refused := self._refusal()) is not None:
                 raise refused
-            request = parse_request(raw, self._defaults, media or {})
-            timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
+            if asks_for_description(raw):
+                responder.send("", None, self.description)
+                return
+            request = parse_request(raw, self._defaults, media or {}, request_id)
+            bounds = self._limits.timeouts.within(Timeouts(total_s=total_s))
+            timeouts = Timeouts() if unhurried else request.timeouts.within(bounds)
             stream = Stream(uuid.uuid4().hex, request, responder, self._tasks.new(), timeouts, media or {})
             self._start(stream)
         except OmniError as error:
@@ -129,7 +142,8 @@ class Orchestrator:
             if error is None:
                 stream.send_output(stream.summary())
             else:
-                log.info("stream %s: %s: %s", stream.stream_id, error.code, error)
+                name = stream.request.request_id or "-"
+                log.info("stream %s (request %s): %s: %s", stream.stream_id, name, error.code, error)
                 stream.responder.error(error)
         except Exception:
             log.exception("stream %s: answering the client", stream.stream_id)
@@ -172,7 +186,7 @@ class Orchestrator:
 
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
-        sinks: dict[str, str] = {}
+        sinks: dict[str, dict] = {}
         for name in reversed(streams[0].expected):
             streams = [stream for stream in streams if stream.stream_id in self._streams]
             if not streams:
@@ -189,23 +203,26 @@ class Orchestrator:
             for stream, reply in zip(asked, replies, strict=True):
                 if isinstance(reply, OmniError):
                     stream.tell(reply)
-                elif self._opened(stream, opened := OpenStage(name, reply["data"], reply["instance"])):
-                    sinks[stream.stream_id] = opened.data
+                elif self._opened(stream, OpenStage(name, reply["data"], reply["instance"])):
+                    sinks[stream.stream_id] = reply
                     streams.append(stream)
         for stream in streams:
             stream.media = {}  # an answer may take minutes
 
-    def _payload(self, name: str, stream: Stream, sink: str | None) -> dict:
+    def _payload(self, name: str, stream: Stream, sink: dict | None) -> dict:
+        """`sink`: what the stage behind `name` answered when it was opened."""
         request = stream.request
-        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        payload: dict[str, Any] = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
-        payload |= {"sink": sink, "seed": request.seed}
+        payload |= {"sink": sink and sink["data"], "seed": request.seed}
         if name == "talker":
             schedule = asdict(self._schedule)
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
+        # The Talker has said how much it can hear.
+        payload |= {"template": request.chat_template_kwargs, "speech_rows": sink and sink.get("rows")}
         return payload | {"media": stream.media} if stream.media else payload
 
     def _opened(self, stream: Stream, opened: OpenStage) -> bool:

@@ -23,8 +23,11 @@ POLL_S = 0.25  # between two looks at whether the client is still there
 class Responder(Protocol):
     """The way back to one client. A `send` with a summary, or `error`, is called once, last."""
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
-        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz."""
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
+        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz; `logprobs`
+        of the ids that came with the text, where the request wants them."""
 
     def error(self, error: OmniError) -> None: ...
 
@@ -91,6 +94,8 @@ class Stream:
     _next_poll: float = 0.0
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
+    _logprobs: list[dict] = field(default_factory=list)
+    _all_logprobs: list[dict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._next_poll = self.started + POLL_S
@@ -183,6 +188,10 @@ class Stream:
                 self.urgent |= self.mark("first_text")
                 if self.request.wants_text:
                     self._text.append(chunk.meta["text"])
+            if logprobs := chunk.meta.get("logprobs"):
+                self._all_logprobs += logprobs
+                if self.request.wants_text:
+                    self._logprobs += logprobs
         elif chunk.kind == "audio":
             if chunk.tensors["audio"].size:
                 if self.mark("first_audio"):
@@ -206,22 +215,29 @@ class Stream:
 
     @property
     def has_output(self) -> bool:
-        return bool(self._text or self._audio)
+        return bool(self._text or self._audio or self._logprobs)
 
     def send_output(self, summary: dict | None = None) -> None:
         """Send what was taken since the last call as one response."""
         text, audio = "".join(self._text), self._audio
-        self._text, self._audio, self.urgent = [], [], False
+        more = {"logprobs": self._logprobs} if self._logprobs else {}
+        self._text, self._audio, self._logprobs, self.urgent = [], [], [], False
         joined = np.concatenate(audio) if len(audio) > 1 else next(iter(audio), None)
-        self.responder.send(text, joined, summary)
+        self.responder.send(text, joined, summary, **more)
 
     def summary(self) -> dict:
-        """The JSON object of the last response. Times are milliseconds from the request's arrival."""
+        """The JSON object of the last response. Times are milliseconds from the request's arrival.
+
+        `finish_reason` is "length" when a limit cut any stage short: text that is whole may be spoken in part.
+        """
         self.mark("total")
-        return {
+        reasons = [stage["finish_reason"] for stage in self.finished.values()]
+        summary = {
             "id": self.stream_id,
-            "finish_reason": self.finished["thinker"]["finish_reason"],
+            "request_id": self.request.request_id,
+            "finish_reason": "length" if "length" in reasons else self.finished["thinker"]["finish_reason"],
             "seed": self.request.seed,
             "stages": self.finished,
             "timings_ms": self.timings,
         }
+        return summary | {"logprobs": self._all_logprobs} if self.request.thinker.logprobs else summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from python_backends.config.errors import StageFailed
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
 RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
+_GLANCE_MS = 50  # between two looks whether the process is to be ended
 # How tritonserver is to free memory; an engine allocates in its own way.
 FOR_TRITON_ALONE = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
@@ -57,7 +59,7 @@ class EngineSupervisor:
     def __init__(self, launch: EngineLaunch, on_death: Callable[[str], None]) -> None:
         self._launch = launch
         self._on_death = on_death
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._epoch = 0
         self._process: subprocess.Popen | None = None
         self._ready = threading.Event()
@@ -203,6 +205,7 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
+        assert process.stdin is not None  # a pipe
         try:
             process.stdin.write(line)
             process.stdin.flush()
@@ -211,18 +214,25 @@ class EngineSupervisor:
         return process
 
     def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
-        """Take what the process says until it has ended; end it when it has stalled."""
-        exited = threading.Event()
-        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
-        self._beat_at = time.monotonic()
-        while not exited.is_set() and not self._closing.is_set():
-            self._pump(socket)
-            if self._has_stalled():
-                self._kill_group()
-                exited.wait(5)
-        if self._closing.is_set():
-            exited.wait(10)
-        self._pump(socket)  # its last words may be why it failed
+        """Take what the process says until it has ended, which wakes this thread; end it when it has stalled."""
+        poller, end = zmq.Poller(), os.pidfd_open(process.pid)
+        try:
+            poller.register(socket, zmq.POLLIN)
+            poller.register(end, zmq.POLLIN)
+            self._beat_at = time.monotonic()
+            while process.poll() is None and not self._closing.is_set():
+                if any(ready is socket for ready, _ in poller.poll(_GLANCE_MS)):
+                    self._take(socket)
+                if self._has_stalled():
+                    self._kill_group()
+                    select.select([end], [], [], 5)
+            if self._closing.is_set():
+                select.select([end], [], [], 10)
+            process.poll()
+        finally:
+            os.close(end)
+        if not self._ready.is_set() and socket.poll(_GLANCE_MS):
+            self._take(socket)  # its last words may be why it failed
 
     def _has_stalled(self) -> bool:
         """Whether the process takes too long to load, or has sent no heartbeat for too long."""
@@ -238,10 +248,8 @@ class EngineSupervisor:
         self._reported = self._reported or what
         return True
 
-    def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello, heartbeat, failure or word that it waits for a device, waiting 50 ms at most."""
-        if not socket.poll(50):
-            return
+    def _take(self, socket: zmq.Socket) -> None:
+        """Take one hello, heartbeat, failure or word that it waits for a device, that has arrived."""
         message = msgspec.msgpack.decode(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:

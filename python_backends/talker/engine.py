@@ -74,6 +74,14 @@ class TalkerEngine:
             log.info("synchronous output: %s", self.synchronous_because)
         self._output = StepOutput(builder, transfer, options.max_steps_in_flight, delivery, self._wake)
 
+    @property
+    def max_model_len(self) -> int:
+        """Rows of prompt and speech that one stream may use."""
+        return self._runner.context
+
+    def describe(self) -> dict:
+        return {"voices": sorted(self._shape.speakers), "context_rows": self.max_model_len}
+
     def add(self, request: TalkerRequest) -> None:
         """Register a stream. Raises InvalidRequest for a bad speaker, seed or stream id, Overloaded when full."""
         speaker = self._shape.speakers.get(str(request.speaker).lower())
@@ -129,9 +137,10 @@ class TalkerEngine:
         prompt = None
         if chunk.prompt_ids is not None:
             prompt = build_prompt(chunk.prompt_ids, chunk.multimodal, stream.speaker_code, self._shape)
-            if prompt.rows >= self._options.max_model_len:
+            if prompt.rows >= self.max_model_len:
+                # The Thinker refuses it before, knowing this context: only a caller without one comes here.
                 raise InvalidRequest(
-                    "prompt_ids", f"{prompt.rows + 1} rows do not fit a context of {self._options.max_model_len}"
+                    "messages", f"make {prompt.rows} rows; at most {self.max_model_len - 1} for spoken answers"
                 )
             texts = [*prompt.first_text.tolist(), *texts]
             stream.got_prompt = True
@@ -145,7 +154,7 @@ class TalkerEngine:
                 self._output.end(stream)
             elif prompt is not None:
                 stream.prompt = prompt
-                stream.prepare(self._options.max_model_len)
+                stream.prepare(self.max_model_len)
                 self._scheduler.enqueue(stream)
 
         return act

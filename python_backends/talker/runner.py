@@ -16,7 +16,7 @@ from python_backends.talker.kernels.torch_kernels import TorchKernels
 from python_backends.talker.model.shapes import TalkerShape, read_shape
 from python_backends.talker.model.slots import allocate_slots
 from python_backends.talker.model.weights import TalkerWeights, load_weights
-from python_backends.talker.options import TalkerOptions
+from python_backends.talker.options import DEFAULT_ROWS, TalkerOptions
 from python_backends.talker.prefill import Prefill
 from python_backends.talker.prompt import PrefillPart
 from python_backends.talker.step import CONTROL_COLUMNS, TalkerStep
@@ -63,7 +63,8 @@ class TalkerRunner:
         with torch.inference_mode():
             source = open_source(checkpoint, options.load_format, self.device, dtype)
             self.weights: TalkerWeights = load_weights(source, self.shape, self.device)
-            self.buffers = allocate_slots(self.shape, options.max_num_seqs, options.max_model_len, self.device, dtype)
+            self.context = options.max_model_len or self._default_context(dtype)
+            self.buffers = allocate_slots(self.shape, options.max_num_seqs, self.context, self.device, dtype)
             self.kernels = make_kernels(options.kernels, self.weights, self.shape)
             self.step = TalkerStep(self.shape, self.weights, self.kernels, self.buffers)
             self._prefill = Prefill(self.shape, self.weights, self.kernels, self.buffers)
@@ -75,6 +76,17 @@ class TalkerRunner:
         """Make the device the calling thread's current one: kernels are launched on that."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+
+    def _default_context(self, dtype: torch.dtype) -> int:
+        """Rows of context for which the caches of all slots take an eighth of the device's memory."""
+        if self.device.type != "cuda":
+            return DEFAULT_ROWS
+        backbone = self.shape.backbone
+        row = 2 * backbone.layers * backbone.kv_heads * backbone.head_dim * dtype.itemsize
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        memory *= torch.cuda.get_per_process_memory_fraction(self.device)
+        fitting = int(memory / 8) // (row * (self.options.max_num_seqs + 1))
+        return max(DEFAULT_ROWS, min(fitting, self.shape.max_positions))
 
     def _capture(self) -> None:
         """Capture the largest bucket first, so that the smaller ones fit in its memory pool."""

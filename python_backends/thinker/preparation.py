@@ -32,7 +32,7 @@ class Preparation:
         core: VllmCore,
         options: MediaOptions,
         rows: RowCollector,
-        post: Callable[[list[Prompt | Failure]], None],
+        post: Callable[[list[Any]], None],
         command: Callable[[tuple[Stream, Any, Any]], None],
     ) -> None:
         self._core = core
@@ -89,7 +89,8 @@ class Preparation:
             prompt = self._core.media_prompt(ids, media, stream.key)
         except ValueError as error:
             raise InvalidRequest("messages", str(error)) from None
-        self._core.check_length(len(prompt.ids))
+        request = stream.request
+        self._core.check_length(prompt.ids, request.speech_rows if request.speak else None)
         stream.prompt_ids = prompt.ids
         stream.notes = tuple(media.notes)
         if stream.request.speak:

@@ -1,1 +1,1 @@
-"""What the benchmarks of the engines share."""
+"""What the benches of the engines share: one timer, one table."""

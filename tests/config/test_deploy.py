@@ -9,6 +9,7 @@ from python_backends.code2wav.options import Code2WavOptions
 from python_backends.config.deploy import DeployError, load_deploy_config
 from python_backends.config.deploy_layers import profile_names
 from python_backends.config.platforms import PLATFORMS, detect_platform
+from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule
 from python_backends.config.stage_keys import STAGES
 from python_backends.config.vllm_omni import vllm_engine_args
@@ -303,4 +304,4 @@ def test_the_code_predictors_sampling_is_the_talkers_alone(on, name):
 def test_minus_one_and_zero_both_mean_all_ids(on):
     for value in (-1, 0):
         config = on("cuda", "one_gpu", [f"stages.1.default_sampling_params.top_k={value}"])
-        assert config.sampling_defaults["talker"] == {"top_k": 0}
+        assert TalkerSampling(**config.sampling_defaults["talker"]).top_k == 0

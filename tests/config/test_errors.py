@@ -20,8 +20,11 @@ from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
         "[Errno 2] No such file or directory: '/opt/models/omni/config.json'",
         "File /usr/lib/python3.11/site-packages/torch/nn.py, line 3",
     ],
+    ids=["file object", "object", "address", "socket", "host", "path", "source"],  # the same in every process
 )
-@pytest.mark.parametrize("make", [OmniError, StageFailed, lambda said: InvalidRequest("messages", said)])
+@pytest.mark.parametrize(
+    "make", [OmniError, StageFailed, lambda said: InvalidRequest("messages", said)], ids=["omni", "stage", "request"]
+)
 def test_no_error_to_a_client_carries_reprs_addresses_or_paths_of_this_host(said, make):
     text = str(make(said))
     assert not any(word in text for word in ("0x", "<", "/opt", "/usr", "ipc:", "10.0.0.3", "/run")), text

@@ -54,7 +54,7 @@ def test_the_prompts_are_what_they_claim(expected):
 def test_ids_and_codes(media_server, expected, tmp_path, kind):
     request = FORMS[CODES_FROM[kind]](kind)
     body = parse_request(json.dumps(request.body()))
-    ids, codes = ids_and_codes(media_server.url, tmp_path, body, request.media.inputs())
+    ids, codes = ids_and_codes(media_server, tmp_path, body, request.media.inputs())
     assert ids == expected[kind].ids
     np.testing.assert_array_equal(codes, expected[kind].codes)
 

@@ -108,7 +108,7 @@ def test_a_killed_replica_is_passed_over_and_comes_back(replicas, expected):
 
 def test_full_payload_mode_says_the_same_after_the_last_text(server, expected, tmp_path):
     """A second orchestrator on the server's engines, whose stages wait for the whole of the one before."""
-    orchestrator = orchestrator_with(server.url, tmp_path, ChunkSchedule(4, 0))
+    orchestrator = orchestrator_with(server, tmp_path, ChunkSchedule(4, 0))
     try:
         responders = [CollectingResponder() for _ in REQUESTS]
         for request, responder in zip(REQUESTS, responders, strict=True):

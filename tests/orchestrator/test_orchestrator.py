@@ -71,7 +71,9 @@ class PlayedStages:
         if name in self.broken:
             raise OmniError("not running", "stage_failed")
         self.opened += [(name, payload) for payload in payloads]
-        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"}
+        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"} | (
+            {"rows": 99} if name == "talker" else {}
+        )
         return [self.refuse.get(name, reply)] * len(payloads)
 
     def wait_opened(self, calls):
@@ -130,6 +132,7 @@ def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
     assert [name for name, _ in stages.opened] == ["code2wav", "talker", "thinker"]
     assert stages.payload("talker")["sink"] == stages.inboxes["code2wav"].address
     assert stages.payload("thinker")["sink"] == stages.inboxes["talker"].address
+    assert stages.payload("thinker")["speech_rows"] == 99
     assert ChunkSchedule(**stages.payload("talker")["schedule"]) == ChunkSchedule(4, 25)
     stages.send("thinker", 0, "text", meta={"text": "Hel"})
     stages.send("code2wav", 0, "audio", tensors={"audio": np.ones(8, np.float32)})

@@ -48,7 +48,7 @@ def small_shape() -> TalkerShape:
     )
     predictor = replace(backbone, experts=0, intermediate=48, vocab=80)
     ids = TokenIds(*range(1, 12), *range(40, 46))
-    return TalkerShape(backbone, predictor, 4, 128, 32, 48, ids, {"ethan": 50}, 13, 2, 50)
+    return TalkerShape(backbone, predictor, 4, 128, 32, 48, ids, {"ethan": 50}, 13, 2, 50, 65536)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class FakeRunner:
         self.shape = read_shape(checkpoint)
         self.device = torch.device("cpu")
         self.options = options
+        self.context = options.max_model_len
         self.natural_end = lambda seed: None
         self.seeds = [0] * options.max_num_seqs
         self.prefilled: list[list[PrefillPart]] = []

@@ -73,6 +73,7 @@ class TalkerShape:
     position_id_per_seconds: int
     spatial_merge_size: int
     audio_n_window: int
+    max_positions: int
 
 
 def _rope(config: object) -> dict:
@@ -127,6 +128,7 @@ def read_shape(path: str | Path) -> TalkerShape:
         backbone=backbone,
         predictor=predictor_shape,
         groups=talker.num_code_groups,
+        max_positions=text.max_position_embeddings,
         text_vocab=thinker.text_config.vocab_size,
         thinker_hidden=talker.thinker_hidden_size,
         projection_intermediate=text.intermediate_size,

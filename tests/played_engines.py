@@ -40,6 +40,8 @@ class PlayedThinkerRequest:
     seed: int
     speak: bool
     media: object
+    template: dict
+    speech_rows: int | None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ class _Played:
     def _await_step(self) -> None:
         self._next += self._period
         time.sleep(max(0.0, self._next - time.monotonic()))
+
+    def describe(self) -> dict:
+        return {}
 
     def stats(self) -> dict[str, int]:
         return {"streams": len(self._streams)}
@@ -142,6 +147,8 @@ class _Speech:
 
 class PlayedTalker(_Played):
     """One frame a stream and step from the first text id on, `sampling.max_tokens` of them, cut by the schedule."""
+
+    max_model_len = 8192
 
     def add(self, request: PlayedTalkerRequest) -> None:
         sizes = request.schedule.sizes()
