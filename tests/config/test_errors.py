@@ -22,7 +22,9 @@ from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
     ],
     ids=["file object", "object", "address", "socket", "host", "path", "source"],  # the same in every process
 )
-@pytest.mark.parametrize("make", [OmniError, StageFailed, lambda said: InvalidRequest("messages", said)], ids=["omni", "stage", "request"])
+@pytest.mark.parametrize(
+    "make", [OmniError, StageFailed, lambda said: InvalidRequest("messages", said)], ids=["omni", "stage", "request"]
+)
 def test_no_error_to_a_client_carries_reprs_addresses_or_paths_of_this_host(said, make):
     text = str(make(said))
     assert not any(word in text for word in ("0x", "<", "/opt", "/usr", "ipc:", "10.0.0.3", "/run")), text
