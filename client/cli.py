@@ -15,7 +15,7 @@ from client.wav import WavWriter
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m client.cli", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", nargs="?", default="Hello! Who are you?")
     parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC address of the server")
     parser.add_argument("--wav", help="write the speech to this file; without it only text is asked for")
@@ -70,7 +70,8 @@ async def _run(args: argparse.Namespace) -> int:
                     print(event.text, end="", flush=True)
                 elif isinstance(event, AudioChunk):
                     first_audio = now if first_audio is None else first_audio
-                    wav.write(event.samples)
+                    if wav is not None:
+                        wav.write(event.samples)
                 elif isinstance(event, Summary):
                     summary = event.body
             total = time.monotonic() - started

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import numpy as np
@@ -90,7 +91,7 @@ class OmniClient:
     async def __aenter__(self) -> OmniClient:
         return self
 
-    async def __aexit__(self, *exc) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -196,7 +197,7 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _events(result) -> list[TextDelta | AudioChunk | Logprobs | Summary]:
+def _events(result: Any) -> list[TextDelta | AudioChunk | Logprobs | Summary]:
     events: list[TextDelta | AudioChunk | Logprobs | Summary] = []
     for output in result.get_response().outputs:
         value = result.as_numpy(output.name)

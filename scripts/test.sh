@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set up what is missing, then ruff and pytest. Arguments go to pytest: scripts/test.sh tests/talker -k greedy
+# Set up what is missing, then ruff, mypy, shellcheck and pytest. Arguments go to pytest: scripts/test.sh tests/talker -k greedy
 # The whole suite runs on two workers; -n 0 runs it in one process, as do arguments that name files or directories.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -17,9 +17,7 @@ if ! stamp_is unpacked "$KEY"; then
         fail "pip could not install requirements/unpacked.txt: check the network, then run the script again."
     write_stamp unpacked "$KEY"
 fi
-say "ruff"
-"$PYTHON" -m ruff check .
-"$PYTHON" -m ruff format --check .
+"$ROOT/scripts/lint.sh"
 # Two also where there are more cores: the tests of the real server follow one another, and take half of all time.
 WORKERS=(-n 2 --dist loadscope --no-loadscope-reorder)
 for argument in "$@"; do

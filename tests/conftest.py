@@ -69,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 def _checkpoint_key() -> str:
     """A hash of the code that makes the tiny checkpoint."""
     scripts = ROOT / "scripts"
-    sources = [scripts / "make_tiny_checkpoint.py", *sorted((scripts / "tiny_checkpoint").glob("*.py"))]
+    sources = [scripts / "make_tiny_checkpoint.py", *sorted((scripts / "tiny_checkpoint").glob("*.*"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 

@@ -15,7 +15,7 @@ from python_backends.config.platforms import detect_platform
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
 from python_backends.config.schema import SchemaError, keys_of
 from python_backends.config.stage import ChunkSchedule
-from python_backends.config.stage_keys import STAGES, StageKeys
+from python_backends.config.stage_keys import STAGES, Code2WavKeys, StageKeys, TalkerKeys
 from python_backends.config.vllm_omni import TRANSPORTS, UNREAD_BY_STAGES, applied
 
 __all__ = ["STAGES", "DeployConfig", "DeployError", "default_profile", "load_deploy_config"]
@@ -58,9 +58,12 @@ class DeployConfig:
     def schedule(self) -> ChunkSchedule:
         """How the Talker cuts codes; `steady` 0 (all at the end) in full-payload mode."""
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
-        if self.adaptive_first_chunk and steady:
+        initial = chunks.initial_codec_chunk_frames
+        if not isinstance(initial, str):
+            return ChunkSchedule(initial, steady)
+        if steady:
             return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
-        return ChunkSchedule(1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames, steady)
+        return ChunkSchedule(1, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -208,7 +211,7 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> lis
         if connector.name in TRANSPORTS:
             unused = "".join(f" No effect: extra.{key}." for key in connector.unused_extra)
             notes.append(f"connectors.{name}.name: not needed, ids and codes travel over ZeroMQ here.{unused}")
-    sections = [("", keys)]
+    sections: list[tuple[str, object]] = [("", keys)]
     sections += [(f"connectors.{name}.extra.", item.extra) for name, item in keys.connectors.items()]
     sections += [(f"{_where(stage)}.", stage) for stage in stages.values()]
     for where, section in sections:
@@ -221,7 +224,7 @@ def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> lis
     if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
         notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
-        if name in stages and stages[name].max_cudagraph_capture_size:
+        if isinstance(keyed := stages.get(name), TalkerKeys | Code2WavKeys) and keyed.max_cudagraph_capture_size:
             notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(

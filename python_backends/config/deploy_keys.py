@@ -116,10 +116,12 @@ class Connectors(Named):
         super().__init__(ConnectorKeys)
 
     def parse(self, value: Any, where: str) -> dict[str, ConnectorKeys]:
-        ours, unused = {}, {}
+        ours: dict[str, Any] = {}
+        unused: dict[str, tuple[str, ...]] = {}
         known = keys_of(ConnectorExtra)
         for name, item in Kind.parse(self, value, where).items():
-            ours[name], unused[name] = item, ()
+            ours[name] = item
+            unused[name] = ()
             if isinstance(item, dict) and item.get("name") in TRANSPORTS and isinstance(item.get("extra"), dict):
                 kept = {key for key in item["extra"] if difflib.get_close_matches(str(key), known, 1, cutoff=0.8)}
                 ours[name] = item | {"extra": {key: item["extra"][key] for key in item["extra"] if key in kept}}

@@ -159,7 +159,7 @@ class TalkerSampling(_Sampling):
     predictor_top_p: float = key(between(1e-6, 1), "Of the code predictor.", 0.8)
 
 
-def sampling_from_dict(cls: type, values: object, path: str):
+def sampling_from_dict(cls: type, values: object, path: str) -> Any:
     """Build `cls` from a JSON object, in which null means the default; `path` prefixes field names in errors."""
     if not isinstance(values, dict):
         raise InvalidRequest(path, f"must be an object, got {type(values).__name__}")

@@ -131,7 +131,7 @@ def keys_of(cls: type) -> dict[str, Field]:
 
 
 def default_of(item: Field) -> Any:
-    return item.default_factory() if item.default is MISSING else item.default
+    return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
 def parse_section(cls: type, values: dict, where: str) -> Any:

@@ -46,7 +46,7 @@ def decode(frames: Sequence[bytes | memoryview]) -> list[Chunk]:
 
     Raises ProtocolError for anything that `encode` does not make.
     """
-    chunks = wire.unpack(frames, list[Chunk])
+    chunks: list[Chunk] = wire.unpack(frames, list[Chunk])
     if not all(isinstance(tensor, np.ndarray) for chunk in chunks for tensor in chunk.tensors.values()):
         raise ProtocolError("malformed message: a tensor is no array")
     return chunks

@@ -24,7 +24,7 @@ class Outbox:
     """
 
     def __init__(
-        self, sender: ChunkSender, failed: Callable[[str, StageFailed], None], capacity: int = CAPACITY
+        self, sender: ChunkSender, failed: Callable[[str, StageFailed], object], capacity: int = CAPACITY
     ) -> None:
         self._sender = sender
         self._failed = failed

@@ -40,7 +40,7 @@ def pack(message: Any) -> list[bytes | bytearray | memoryview]:
             small.extend(value.tobytes())
             small.extend(bytes(-len(small) % _ALIGN))
         else:
-            large.append(memoryview(np.ascontiguousarray(value)).cast("B"))
+            large.append(np.ascontiguousarray(value).data.cast("B"))
             spec = (dtype, value.shape, len(large), 0)
         return msgspec.msgpack.Ext(_ARRAY, msgspec.msgpack.encode(spec))
 

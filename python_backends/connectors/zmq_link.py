@@ -123,7 +123,7 @@ class ChunkSender:
         """Forget an address whose receiver is gone."""
         with self._table_lock:
             socket, lock = self._sockets.pop(address, None), self._locks.pop(address, None)
-        if socket is not None:
+        if socket is not None and lock is not None:
             with lock:
                 socket.close()
 

@@ -16,6 +16,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from python_backends.engine_host.stage import Stage
+    from python_backends.engine_host.streams import Streams
 
 log = logging.getLogger("engine_host")
 # An engine's thread launches work without a pause; Python's default lets it keep the others, which answer and deliver,
@@ -72,7 +77,7 @@ def _say_the_stub_is_gone(config: HostConfig) -> None:
     time.sleep(0.1)  # this process is about to be killed: let ZeroMQ's thread put the messages on their way
 
 
-def _build_stage(config: HostConfig, streams):
+def _build_stage(config: HostConfig, streams: Streams) -> Stage:
     # Imports stay here: each stage pulls in only its own libraries.
     if config.memory_fraction is not None:
         import torch

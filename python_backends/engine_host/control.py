@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import zmq
@@ -99,7 +100,7 @@ class ControlServer:
             if self._calls.poll(100):
                 peer, *frames = self._calls.recv_multipart(copy=False)
                 try:
-                    call = wire.unpack([frame.buffer for frame in frames])
+                    call: dict[str, Any] = wire.unpack([frame.buffer for frame in frames])
                 except ProtocolError as error:
                     log.error("dropped a call: %s", error)
                     continue

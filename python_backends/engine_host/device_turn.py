@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 log = logging.getLogger("engine_host")
 _LOOK_S = 0.1
@@ -30,7 +31,7 @@ def device_turn(directory: Path, devices: list[str], waiting: Callable[[], None]
         yield
 
 
-def _lock(file, device: str, waiting: Callable[[], None]) -> None:
+def _lock(file: TextIO, device: str, waiting: Callable[[], None]) -> None:
     started, said = time.monotonic(), None
     while True:
         try:

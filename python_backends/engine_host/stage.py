@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from python_backends.config.errors import OmniError, ProtocolError
 from python_backends.connectors.chunk import Chunk
@@ -94,7 +95,7 @@ class Inbox:
         self._receiver.close()
 
 
-def run_stepping_engine(engine, stop: threading.Event, fail_all) -> None:
+def run_stepping_engine(engine: Any, stop: threading.Event, fail_all: Callable[[str], None]) -> None:
     """Step `engine` until `stop`: the only thread that touches its device.
 
     An exception out of a step leaves the device state unknown: every open stream fails (`fail_all`) and the exception

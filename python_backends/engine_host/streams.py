@@ -9,7 +9,7 @@ import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError, StageFailed
 from python_backends.config.stage_keys import STAGES
-from python_backends.connectors.chunk import Chunk, SequenceChecker
+from python_backends.connectors.chunk import Chunk, Kind, SequenceChecker
 from python_backends.connectors.outbox import Outbox
 from python_backends.connectors.zmq_link import ChunkSender, is_gone
 
@@ -57,7 +57,7 @@ class Streams:
     def post(
         self,
         stream_id: str,
-        kind: str,
+        kind: Kind,
         *,
         to_sink: bool = False,
         finished: bool = False,

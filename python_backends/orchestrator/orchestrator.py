@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import asdict
+from typing import Any
 
 import zmq
 
@@ -211,7 +212,7 @@ class Orchestrator:
     def _payload(self, name: str, stream: Stream, sink: dict | None) -> dict:
         """`sink`: what the stage behind `name` answered when it was opened."""
         request = stream.request
-        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        payload: dict[str, Any] = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
         payload |= {"sink": sink and sink["data"], "seed": request.seed}

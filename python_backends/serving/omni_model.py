@@ -81,7 +81,7 @@ class OmniModel:
         self._guard = UnreadGuard(
             UnreadLimits(deploy.keys.max_unread_gb, deploy.keys.max_unread_s),
             lambda: anonymous_bytes_of(server_process()),
-            lambda: not len(self._orchestrator),
+            lambda: not self._orchestrator,
             take_the_server_down,
         )
         try:
@@ -120,6 +120,7 @@ class OmniModel:
 
     def _lost_runtime_dir(self) -> None:
         """Let what runs go on as at a shutdown, then end: told to stop, Triton's models could not find each other."""
+        assert self._orchestrator is not None  # it is looked for once it serves
         self._orchestrator.drain()
         while len(self._orchestrator) and not self._ending.wait(0.1):
             pass
@@ -134,6 +135,7 @@ class OmniModel:
             except OmniError as error:
                 responder.error(error)
                 continue
+            assert self._orchestrator is not None  # Triton calls only what has been initialised
             self._orchestrator.submit(raw, responder, media, request_id=name, total_s=request.timeout() / 1e6 or None)
 
     def is_ready(self) -> bool:

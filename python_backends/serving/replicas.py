@@ -49,7 +49,7 @@ class Replicas:
     def __init__(self, runtime_dir: Path, stage: str) -> None:
         self._runtime_dir = runtime_dir
         self._stage = stage
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._sockets: dict[Path, zmq.Socket] = {}
         self._call_ids = itertools.count()
         self._lock = threading.Lock()
@@ -155,7 +155,7 @@ class Replicas:
     def _await(self, path: Path, call_id: int, deadline: float) -> dict | None:
         socket = self._sockets[path]
         while (left := deadline - time.monotonic()) > 0 and path.exists():
-            if socket.poll(min(_GLANCE_MS, 1000 * left)):
+            if socket.poll(int(min(_GLANCE_MS, 1000 * left))):
                 answer = msgspec.msgpack.decode(socket.recv())
                 if answer["id"] == call_id:  # a call that timed out may still be answered
                     return answer

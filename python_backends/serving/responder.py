@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,7 +18,7 @@ _ASK = threading.Lock()
 class TritonResponder:
     """Sends one request's responses. Used by one thread at a time."""
 
-    def __init__(self, request) -> None:
+    def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
 
     def send(

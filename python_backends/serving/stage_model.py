@@ -8,7 +8,9 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 import zmq
@@ -43,6 +45,10 @@ def _json_object(raw: bytes) -> dict:
     if not isinstance(payload, dict):
         raise InvalidRequest("request", "is no JSON object")
     return payload
+
+
+def _gone(path: Path) -> bool:
+    return not path.exists()
 
 
 class StageModel:
@@ -103,7 +109,7 @@ class StageModel:
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]
 
-    def _answer(self, request):
+    def _answer(self, request: Any) -> Any:
         """`{"op": "status"}` asks for the counts of all replicas; anybody may, over the network too.
 
         `{"op": "open_all", "key", "streams": [...]}` opens streams, for the models of this server alone: an engine
@@ -163,7 +169,7 @@ class StageModel:
             try:
                 chunk = Chunk("*", self.stage, 0, "abort", True, meta=meta)
                 # A BLS model that has ended takes its socket away.
-                self._sender.send(f"ipc://{socket}", [chunk], lambda at=socket: not at.exists())
+                self._sender.send(f"ipc://{socket}", [chunk], partial(_gone, socket))
             except StageFailed as error:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 

@@ -59,7 +59,7 @@ class EngineSupervisor:
     def __init__(self, launch: EngineLaunch, on_death: Callable[[str], None]) -> None:
         self._launch = launch
         self._on_death = on_death
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._epoch = 0
         self._process: subprocess.Popen | None = None
         self._ready = threading.Event()
@@ -205,6 +205,7 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
+        assert process.stdin is not None  # a pipe
         try:
             process.stdin.write(line)
             process.stdin.flush()

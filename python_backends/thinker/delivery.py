@@ -123,6 +123,7 @@ class Delivery:
             self._sink.failed(stream.stream_id, event.error)
         elif isinstance(event, Prompt):
             stream.prompt_sent = True
+            assert stream.prompt_ids is not None  # set before its event is posted
             self._sink.prompt(stream.stream_id, stream.prompt_ids, event.multimodal)
             held, stream.held = stream.held, []
             for step in held:
@@ -145,6 +146,7 @@ class Delivery:
         stream.completion_tokens += len(out.ids)
         finish = None
         if reason is not None:
+            assert stream.prompt_ids is not None
             usage = {"prompt_tokens": len(stream.prompt_ids), "completion_tokens": stream.completion_tokens}
             finish = Finish(reason, usage, stream.notes)
             self._end(stream)

@@ -59,11 +59,11 @@ class ThinkerEngine:
         self._thread.start()
         self._core = started.result()
         self._delivery = Delivery(sink, self._core.stop_ids, self._forget)
-        self._rules = PromptRules(self._core.prompts.control_tokens, self._core.max_model_len, self._options.media)
-        if self._options.media is not None:
-            self._preparation = Preparation(
-                self._core, self._options.media, self._rows, self._delivery.post, self._commands.put
-            )
+        media = self._options.media
+        assert not isinstance(media, dict)  # the options have read it
+        self._rules = PromptRules(self._core.prompts.control_tokens, self._core.max_model_len, media)
+        if media is not None:
+            self._preparation = Preparation(self._core, media, self._rows, self._delivery.post, self._commands.put)
 
     @property
     def error(self) -> OmniError | None:
@@ -78,6 +78,7 @@ class ThinkerEngine:
     def describe(self) -> dict:
         """Limits and versions for clients; `media`: most of each kind in a request, None for text only."""
         media = self._options.media
+        assert not isinstance(media, dict)  # the options have read it
         return {
             "context_tokens": self.max_model_len,
             "media": None if media is None else {kind: media.limit(kind) for kind in MEDIA_KINDS},
@@ -111,6 +112,7 @@ class ThinkerEngine:
         if conversation.media:
             if request.speak and not core.captures:
                 raise InvalidRequest(conversation.media[0].field, "this server takes media for text answers only")
+            assert self._preparation is not None  # messages that name media were refused without it
             self._preparation.check(conversation, request.media)
             ids = core.prompts.ids(text)
             core.check_length(ids, rows)

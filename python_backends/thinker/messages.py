@@ -216,7 +216,7 @@ def _input_image(part: dict, path: str) -> MediaRef:
 
 
 _VIDEO_OPTIONS = ("fps", "num_frames", "use_audio_in_video")
-_PART_READERS: dict[str, Callable[[dict, str], MediaRef] | type[str]] = {
+_PART_READERS: dict[str, Callable[..., Any]] = {
     "text": str,
     "input_text": str,
     "audio_url": _url_part("audio"),

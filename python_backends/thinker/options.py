@@ -92,12 +92,16 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     for key in options.engine_args:
         if key not in known:
             raise ValueError(f"engine_args.{key}: unknown to this vLLM; allowed: {', '.join(sorted(known))}")
+    media = options.media
+    assert not isinstance(media, dict)  # the options have read it
     args: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,
         "max_num_seqs": options.max_num_seqs,
         # All zero selects vLLM's text-only mode.
-        "limit_mm_per_prompt": {kind: options.media.limit(kind) if options.media else 0 for kind in MEDIA_KINDS},
+        "limit_mm_per_prompt": {
+            kind: options.media.limit(kind) if isinstance(options.media, MediaOptions) else 0 for kind in MEDIA_KINDS
+        },
     }
     if options.device == "cpu":
         args |= _cpu_defaults(config)

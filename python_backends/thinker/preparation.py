@@ -32,7 +32,7 @@ class Preparation:
         core: VllmCore,
         options: MediaOptions,
         rows: RowCollector,
-        post: Callable[[list[Prompt | Failure]], None],
+        post: Callable[[list[Any]], None],
         command: Callable[[tuple[Stream, Any, Any]], None],
     ) -> None:
         self._core = core

@@ -66,7 +66,7 @@ class VllmCore:
         config = _config(options.model)
         self.speaks = accept_hidden_layer(config) is not None
         role_ids = config.get("im_start_token_id"), config.get("user_token_id")
-        self._speech_ids = None if None in role_ids else role_ids
+        self._speech_ids = None if role_ids[0] is None or role_ids[1] is None else (role_ids[0], role_ids[1])
         args = vllm_engine_args(options, engine_arg_names(EngineArgs), config)
         self.captures = captures(options, config)
         self._receiver = RowReceiver(receive_rows) if self.captures else None

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from client.streaming import OmniClient, OmniClientError, TextDelta
 from tests.server import PATIENT_S, ROOT, SOONER_S, STAGES, STOP_S, Server, wait_until
 
 PLAYED = {
-    "ENGINE_PYTHON": str(ROOT / "scripts" / "benchmarks" / "host" / "engine_python"),
+    "ENGINE_PYTHON": str(ROOT / "tests" / "played_engine_python"),
     "PLAYED_PYTHON": sys.executable,
 }
 PROFILE = {
@@ -186,6 +187,26 @@ def test_a_request_that_waits_too_long_ends(played):
 
     error = asyncio.run(run())
     assert error.code == "timeout" and "queue_s" in str(error)
+
+
+def counted(server: Server, what: str) -> float:
+    """Triton's own counter of the model that answers clients."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=PATIENT_S) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(one.split()[-1]) for one in lines if one.startswith(f'{what}{{model="qwen3_omni"'))
+
+
+def test_tritons_own_counters_call_refusals_successes(played):
+    """Operating, Triton's own counters: as the docs say, an error is a response."""
+    before = counted(played, "nv_inference_request_success"), counted(played, "nv_inference_request_failure")
+
+    async def run():
+        async with Running(played.url) as running:
+            return await code_of(running.start({"messages": []})[0])
+
+    assert asyncio.run(run()).code == "invalid_request"
+    wait_until(lambda: counted(played, "nv_inference_request_success") == before[0] + 1, PATIENT_S, "it is counted")
+    assert counted(played, "nv_inference_request_failure") == before[1]
 
 
 def test_clients_that_do_not_read_harm_nobody_and_cost_one_answer_each(played):

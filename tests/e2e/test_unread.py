@@ -11,7 +11,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from client.streaming import OmniClientError
-from scripts.benchmarks.host.load import METHOD
+from scripts.benchmarks.load import METHOD
 from tests.e2e.test_profiles_rules import SHORT, Running, played_server, request
 from tests.server import PATIENT_S, STAGES, wait_until
 

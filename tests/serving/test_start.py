@@ -43,7 +43,7 @@ def test_the_streaming_model_reports_its_own_failure(omni, monkeypatch, line):
 def test_waiting_for_stages_ends_when_the_runtime_directory_is_removed(tmp_path):
     """Operating, runtime directory removed, while the server starts."""
     with pytest.raises(StageFailed, match="was removed while the stages were starting"):
-        wait_for_stages(tmp_path / "gone", {"thinker": None}, types.SimpleNamespace(keys=FAST))
+        wait_for_stages(tmp_path / "gone", {"thinker": None}, types.SimpleNamespace(keys=FAST, replicas={}))
 
 
 FAST = types.SimpleNamespace(stage_init_timeout_s=1.0)

@@ -6,7 +6,7 @@ import os
 import sys
 import types
 
-from scripts.benchmarks.host import played_engines as played
+from tests import played_engines as played
 
 
 def _module(name: str, **members) -> None:

@@ -14,7 +14,6 @@ from python_backends.config.sampling import ThinkerSampling
 from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import Detokenizer
 from python_backends.thinker.media.loader import LoadedMedia
-from python_backends.thinker.media.video import Video
 from python_backends.thinker.options import ThinkerOptions
 from python_backends.thinker.request import ThinkerRequest
 from python_backends.thinker.rows import RowCollector
@@ -168,40 +167,7 @@ def check_rows(bench: Bench) -> dict[str, Any]:
     }
 
 
-def all_kinds(bench: Bench, copies: int) -> dict[str, Any]:
-    """Every kind of media at once: all rows arrive, all are finite."""
-    frames = np.stack([np.asarray(_picture(96, 64, shift=at)) for at in range(8)])
-    audio, image, video = "<|audio_start|><|audio_pad|><|audio_end|>", "<|image_pad|>", "<|video_pad|>"
-    image, video = (f"<|vision_start|>{pad}<|vision_end|>" for pad in (image, video))
-    kinds = {
-        "audio": (audio, LoadedMedia(audios=[_noise(2)])),
-        "two audios": (audio * 2, LoadedMedia(audios=[_noise(2), _noise(3)])),
-        "image": (image, LoadedMedia(images=[_picture(128, 96)])),
-        "video": (video, LoadedMedia(videos=[Video(frames, 2.0)])),
-        "mixed": (image + audio + video, LoadedMedia([_noise(2)], [_picture(96, 64)], [Video(frames, 2.0)])),
-        "audio in video": (video, LoadedMedia([_noise(4)], [], [Video(frames, 2.0)], use_audio_in_video=True)),
-    }
-    result: dict[str, Any] = {}
-    streams: dict[str, tuple[str, int]] = {}
-    for name, (text, media) in kinds.items():
-        try:
-            prompt = bench.media(_turn(text), media)
-        except Exception as error:
-            # One kind that an installed vLLM cannot take does not hide the others.
-            result[name] = f"{type(error).__name__}: {error}"
-            continue
-        for _ in range(copies):
-            streams[bench.add(prompt.engine_input, 8, prompt.positions)] = (name, len(prompt.positions))
-    times = bench.run()
-    for key, (name, count) in streams.items():
-        _, rows = bench.wait_rows(key)
-        good = rows.shape[0] == count and bool(np.isfinite(rows).all()) and len(times[key]) == 8
-        result[name] = result.get(name, True) and good
-    return result
-
-
 def _turn(content: str) -> str:
-    """vLLM 0.26 cannot place media at the end of a prompt: its positions count one id too many for each."""
     return f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
 

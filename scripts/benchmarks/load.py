@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from scripts.benchmarks.host.played_engines import SAMPLES_A_FRAME, STAMP
+from tests.played_engines import SAMPLES_A_FRAME, STAMP
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 
