@@ -31,9 +31,17 @@ from python_backends.thinker.options import ThinkerOptions, prepare_process
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
 from python_backends.thinker.rows import RowCollector
-from python_backends.thinker.vllm_core import VllmCore
+from python_backends.thinker.vllm_core import VllmCore, preload
 
-__all__ = ["MediaOptions", "MediaTensors", "ThinkerEngine", "ThinkerOptions", "ThinkerRequest", "ThinkerSink"]
+__all__ = [
+    "MediaOptions",
+    "MediaTensors",
+    "ThinkerEngine",
+    "ThinkerOptions",
+    "ThinkerRequest",
+    "ThinkerSink",
+    "preload",
+]
 
 log = logging.getLogger(__name__)
 

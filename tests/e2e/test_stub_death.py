@@ -29,7 +29,7 @@ SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["st
 
 def stub_of(server, model: str) -> int:
     """Process id of a model's stub, a child of the server that the script started."""
-    triton = parent_of(parent_of(server.status("thinker")["pid"]))
+    triton = parent_of(parent_of(parent_of(server.status("thinker")["pid"])))
     for path in Path(f"/proc/{triton}/task/").glob("*/children"):
         for pid in path.read_text().split():
             if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():

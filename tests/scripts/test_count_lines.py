@@ -5,7 +5,7 @@ import sys
 
 from scripts.count_lines import ROOT, code_lines, counts
 
-PRODUCT_BUDGET = 11_100  # code lines of python_backends and client
+PRODUCT_BUDGET = 11_180  # code lines of python_backends and client
 SCRIPTS_BUDGET = 3_850  # lines of Python and bash
 
 
