@@ -137,7 +137,8 @@ def _preload(line: dict) -> None:
     started = time.monotonic()
     try:
         importlib.import_module(_module_of(config.stage))
-        if config.stage == "thinker":
+        # For a GPU vLLM asks NVML as it is imported, which leaves a thread: each engine would import it once more.
+        if config.stage == "thinker" and config.options.get("device", "cpu") == "cpu":
             from python_backends.thinker.engine import ThinkerOptions, preload
 
             preload(ThinkerOptions(model=config.model, **config.options))
