@@ -9,8 +9,8 @@ import signal
 import site
 import subprocess
 import sys
-import tempfile
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
