@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 KINDS = ("audio", "image", "video")
 
 
-def file_part(kind: str, path: str | Path, **options) -> dict:
+def file_part(kind: str, path: str | Path, **options: object) -> dict:
     """The content part, in OpenAI's form, that holds the file `path` as an "audio", "image" or "video".
 
     `options` of a video: `fps`, `num_frames`, `use_audio_in_video`. Raises OSError.
