@@ -188,9 +188,7 @@ class OmniClient:
             if not finished or not await _ended(responses):
                 responses.cancel()
 
-    async def ask(
-        self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None
-    ) -> Answer:
+    async def ask(self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None) -> Answer:
         """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []
         async for event in self.stream(request, media, deadline_s):

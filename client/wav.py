@@ -15,8 +15,8 @@ _HEADER_BYTES = 44
 class WavWriter:
     """Appends chunks to a 16-bit, 24 kHz, mono WAV file that does not exist yet.
 
-    The samples are written before the header counts them, so that whoever reads the file, or finds it after a crash, has
-    a whole one. Raises OSError; what was written before is then still there and valid.
+    The samples are written before the header counts them, so that whoever reads the file, or finds it after a crash,
+    has a whole one. Raises OSError; what was written before is then still there and valid.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -64,4 +64,6 @@ class WavWriter:
 
 def _header(samples: int) -> bytes:
     size, rate = 2 * samples, SAMPLE_RATE
-    return struct.pack("<4sI8sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVEfmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size)
+    return struct.pack(
+        "<4sI8sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVEfmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size
+    )
