@@ -16,6 +16,7 @@ from client.player import Player
 from client.queries import Asked, requests
 from client.results import Output, Result, Summary, summary_lines
 from client.streaming import AudioChunk, Failed, OmniClient, TextDelta
+from client.streaming import Summary as Closing
 
 TIMED_OUT, INTERRUPTED = 124, 130
 
@@ -102,7 +103,7 @@ class Batch:
                             await player.play(event.samples)
                     elif isinstance(event, Failed):
                         result.error = event
-                    else:
+                    elif isinstance(event, Closing):
                         result.finish_reason, result.seed = event.body["finish_reason"], event.body["seed"]
                         if self._args.log_stats:
                             result.stats = {name: event.body[name] for name in ("timings_ms", "stages")}

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from client.player import PLAYERS
@@ -26,9 +26,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}; --help lists the options\n")
 
 
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+def parse(argv: Sequence[str] | None, program: str) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """The options, checked as far as they can be without reading a file, and the parser for its `error`."""
-    parser = _make_parser()
+    parser = make_parser(program)
     args = parser.parse_args(argv)
     args.query_type = ALIASES.get(args.query_type, args.query_type)
     if args.seed is not None and not 0 <= args.seed <= MAX_SEED - (args.num_prompts or 0):
@@ -42,9 +42,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, argparse.A
     return args, parser
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser(program: str) -> argparse.ArgumentParser:
+    """The parser of the runner's options under the name `program`."""
     parser = _Parser(
-        prog="python -m client.run",
+        prog=program,
         description="Ask a server one prompt or many, write texts and speech to files, and sum up.",
         epilog="Exit status: 0 all well, 1 some failed, 2 wrong options, 124 batch time-out, 130 interrupted.",
         allow_abbrev=False,

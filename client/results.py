@@ -7,7 +7,6 @@ import uuid
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 import numpy as np
@@ -138,9 +137,7 @@ class Summary:
     def __enter__(self) -> Summary:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._json is not None:
             self._part.unlink(missing_ok=True)
 

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from client.batch import INTERRUPTED, Batch
@@ -21,38 +22,42 @@ WRONG_OPTIONS = 2
 READY_S = 5.0
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv`; returns the exit status."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m client.run") -> int:
+    """Run the command line `argv` under the name `program`; returns the exit status. Wrong options raise SystemExit."""
     try:
-        args, parser = parse(argv)
+        args, parser = parse(argv, program)
         try:
             texts, media = prompts(args), media_parts(args)
         except QueryError as error:
             parser.error(str(error))
-        return asyncio.run(_run(args, texts, media))
+        return asyncio.run(_run(args, texts, media, program))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-async def _run(args: argparse.Namespace, texts: list[str], media: list[dict]) -> int:
+async def _run(args: argparse.Namespace, texts: list[str], media: list[dict], program: str) -> int:
+    def fail(message: str, status: int) -> int:
+        print(f"{program}: error: {message}", file=sys.stderr)
+        return status
+
     async with OmniClient(args.url) as client:
         try:
             await client.wait_ready(args.stage_init_timeout if args.wait else READY_S)
         except TimeoutError:
             hint = "start one with scripts/serve.sh, name another with --url, or let --wait wait for it"
-            return _fail(f"no server is ready at {args.url}: {hint}", 1)
+            return fail(f"no server is ready at {args.url}: {hint}", 1)
         try:
             directory = _directory(args.output_dir)
         except OSError as error:
-            return _fail(f"--output-dir {args.output_dir}: {error.strerror}: name a directory to write into", 1)
+            return fail(f"--output-dir {args.output_dir}: {error.strerror}: name a directory to write into", 1)
         try:
             summary = Summary(args.num_prompts or len(texts), None if args.json is None else Path(args.json))
         except OSError as error:
-            return _fail(f"--json {args.json}: {error.strerror}: name a file that does not exist yet", WRONG_OPTIONS)
+            return fail(f"--json {args.json}: {error.strerror}: name a file that does not exist yet", WRONG_OPTIONS)
         with summary:
             status = await Batch(args, client, directory, summary).run(texts, media)
         if summary.json_error is not None:
-            return _fail(f"--json {args.json}: {summary.json_error.strerror}", status or 1)
+            return fail(f"--json {args.json}: {summary.json_error.strerror}", status or 1)
         return status
 
 
@@ -62,11 +67,6 @@ def _directory(name: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=directory):
         return directory
-
-
-def _fail(message: str, status: int) -> int:
-    print(f"python -m client.run: error: {message}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

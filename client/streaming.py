@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from types import TracebackType
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,12 +24,23 @@ AGAIN_AFTER_S = (0.2, 1.0)
 SAMPLE_RATE = 24_000
 
 
+# How Triton refuses a call on a model that is being unloaded or has been, which at our server means its end.
+_STOPPING = ("no available versions", "is not ready", "Server not ready", "stopped accepting new inference requests")
+
+
 class OmniClientError(RuntimeError):
-    """The server refused or ended the request. `code` is the contract's error code, such as `invalid_request`."""
+    """The server refused or ended the request.
+
+    `code` is the contract's error code, such as `invalid_request`; the client's own are `disconnected`, when the
+    connection broke, and `server`, for what Triton says itself. `retry_after_s`: after how many seconds a request that
+    was refused with `overloaded` may be sent again; None where the server does not say.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+        found = re.search(r"; retry_after_s=(\d+)$", message)
+        self.retry_after_s = int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,13 @@ class AudioChunk:
 
 
 @dataclass(frozen=True)
+class Logprobs:
+    """Log probabilities of the text's next ids: `token_id`, `token`, `bytes`, `logprob`, `top_logprobs` of each."""
+
+    entries: list[dict]
+
+
+@dataclass(frozen=True)
 class Summary:
     """The server's closing facts: finish reason, seed, usage of each stage, timings."""
 
@@ -61,7 +79,7 @@ class Failed:
     reason: str
 
 
-Event = TextDelta | AudioChunk | Summary
+Event = TextDelta | AudioChunk | Logprobs | Summary
 
 
 @dataclass
@@ -88,9 +106,7 @@ class OmniClient:
     async def __aenter__(self) -> OmniClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -188,6 +204,10 @@ class OmniClient:
             if not finished or not await _ended(responses):
                 responses.cancel()
 
+    async def describe(self) -> dict:
+        """What the server can do: modalities, voices, limits, versions."""
+        return (await self.ask({"describe": True})).summary
+
     async def ask(self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None) -> Answer:
         """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []
@@ -197,7 +217,7 @@ class OmniClient:
                 answer.text += event.text
             elif isinstance(event, AudioChunk):
                 audio.append(event.samples)
-            else:
+            elif isinstance(event, Summary):
                 answer.summary = event.body
         if audio:
             answer.audio = np.concatenate(audio)
@@ -228,7 +248,7 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _events(result: triton.InferResult) -> list[Event]:
+def _events(result: Any) -> list[Event]:
     events: list[Event] = []
     for output in result.get_response().outputs:
         value = result.as_numpy(output.name)
@@ -236,12 +256,17 @@ def _events(result: triton.InferResult) -> list[Event]:
             events.append(TextDelta(value[0].decode()))
         elif output.name in ("audio", "audio_int16"):
             events.append(AudioChunk(value))
+        elif output.name == "logprobs":
+            events.append(Logprobs(json.loads(value[0])))
         elif output.name == "summary":
             events.append(Summary(json.loads(value[0])))
     return events
 
 
 def _client_error(message: str) -> OmniClientError:
-    """The server writes `[code] message`, perhaps behind words of Triton's own; "server": all words are Triton's."""
-    found = re.search(r"\[([a-z_]+)\] (.*)", message, re.DOTALL)
-    return OmniClientError(found[1], found[2]) if found else OmniClientError("server", message)
+    """The server writes `[code] message`, perhaps behind words of Triton's own; else all words are Triton's."""
+    if found := re.search(r"\[([a-z_]+)\] (.*)", message, re.DOTALL):
+        return OmniClientError(found[1], found[2])
+    if any(words in message for words in _STOPPING):
+        return OmniClientError("shutting_down", f"the server takes no new requests (Triton: {message})")
+    return OmniClientError("server", message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from types import TracebackType
 from typing import Any, TypeVar
 
 from client.media import RawMedia
@@ -34,9 +33,7 @@ class SyncOmniClient:
     def __enter__(self) -> SyncOmniClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -55,7 +52,7 @@ class SyncOmniClient:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._client.__aexit__(None, None, None)
+        await self._client.__aexit__()
         await asyncio.get_running_loop().shutdown_asyncgens()
 
     def wait_ready(self, timeout_s: float) -> None:

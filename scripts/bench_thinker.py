@@ -1,9 +1,9 @@
 """Times the Thinker on vLLM, with hidden-row capture on and off, each in a process of its own.
 
 On a GPU at the sizes of a config, random weights:
-    python scripts/bench_thinker.py --config CONFIG_JSON --device cuda --out results
-On the CPU at toy size:
-    python scripts/bench_thinker.py --config CONFIG_JSON --toy --batches 1 4 --steps 12 --audio-tokens 260 --out results
+    python scripts/bench_thinker.py --sizes CONFIG_JSON --device cuda --out results
+On the CPU at the sizes of the tiny checkpoint:
+    python scripts/bench_thinker.py --batches 1 4 --steps 12 --audio-tokens 260 --out results
 Writes thinker.json and thinker.md into `--out`.
 """
 
@@ -13,20 +13,22 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.bench.table import table
+
 VARIANTS = ("capture", "plain")
-# What was tried with vLLM 0.26 on Hopper; FlashInfer and DeepGEMM are not needed.
+# What was tried on Hopper; FlashInfer and DeepGEMM are not needed.
 CUDA_ARGS = {"attention_backend": "FLASH_ATTN", "moe_backend": "triton", "gpu_memory_utilization": 0.85}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, required=True, help="config.json with the sizes to build")
+    parser.add_argument("--sizes", type=Path, help="config.json with the sizes to build (default: tiny)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--toy", action="store_true", help="shrink all widths")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512, 1024, 2000], help="lengths of prompts")
     parser.add_argument("--steps", type=int, default=120, help="ids of each stream in the step times")
@@ -42,7 +44,7 @@ def arguments() -> argparse.Namespace:
 def run_one(args: argparse.Namespace) -> dict:
     """Measure one variant in this process."""
     from python_backends.thinker.options import ThinkerOptions
-    from scripts.thinker_bench import measure
+    from scripts.bench import thinker as measure
 
     capture = args.one == "capture"
     engine_args = {
@@ -56,7 +58,7 @@ def run_one(args: argparse.Namespace) -> dict:
         ThinkerOptions(
             model=str(args.out / "checkpoint"),
             device=args.device,
-            dtype="float32" if args.toy else "bfloat16",
+            dtype="bfloat16" if args.sizes else "float32",
             max_num_seqs=max(args.batches),
             capture=capture,
             engine_args=engine_args,
@@ -71,44 +73,30 @@ def run_one(args: argparse.Namespace) -> dict:
     result["audio_prefill"] = measure.prefill_ms(bench, args.audio_tokens, args.repeats, capture)
     if capture:
         result["rows"] = measure.check_rows(bench)
-        try:
-            result["all_kinds"] = measure.all_kinds(bench, copies=3)
-        except Exception as error:
-            # The engine is dead then, but what it has shown before stands. vLLM below 0.32 dies of a heard film.
-            result["all_kinds"] = f"{type(error).__name__}: {error}"
     bench.core.close()
     return result
 
 
 def report(results: dict[str, dict]) -> str:
     """A Markdown table, and what capture costs."""
-    lines = ["| | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
-
-    def row(name: str, value) -> None:
-        lines.append(f"| {name} | " + " | ".join(value(result) for result in results.values()) + " |")
-
-    row("start, s", lambda r: f"{r['start_s']:.0f}")
-    for tokens in next(iter(results.values()))["first_token_ms"]:
-        row(f"first id, prompt of {tokens}, ms", lambda r, tokens=tokens: f"{r['first_token_ms'][tokens]:.1f}")
-    for batch in next(iter(results.values()))["step_ms"]:
-        row(f"step at batch {batch}, ms", lambda r, batch=batch: f"{r['step_ms'][batch]:.2f}")
-    tokens = next(iter(results.values()))["audio_prefill"]["tokens"]
-    row(f"first id, {tokens}-token audio prompt, no rows, ms", lambda r: f"{r['audio_prefill']['first_id_ms']:.1f}")
-    row("the same with rows, ms", lambda r: _or_dash(r["audio_prefill"].get("first_id_with_rows_ms")))
-    row("rows at the sink, ms", lambda r: _or_dash(r["audio_prefill"].get("rows_ready_ms")))
+    first = next(iter(results.values()))
+    tokens = first["audio_prefill"]["tokens"]
+    rows: dict[str, Callable[[dict], float | None]] = {"start, s": lambda r: r["start_s"]}
+    for length in first["first_token_ms"]:
+        rows[f"first id, prompt of {length}, ms"] = lambda r, at=length: r["first_token_ms"][at]
+    for batch in first["step_ms"]:
+        rows[f"step at batch {batch}, ms"] = lambda r, at=batch: r["step_ms"][at]
+    rows[f"first id, {tokens}-token audio prompt, no rows, ms"] = lambda r: r["audio_prefill"]["first_id_ms"]
+    rows["the same with rows, ms"] = lambda r: r["audio_prefill"].get("first_id_with_rows_ms")
+    rows["rows at the sink, ms"] = lambda r: r["audio_prefill"].get("rows_ready_ms")
+    lines = [table(["", *results], [[name, *map(value, results.values())] for name, value in rows.items()])]
     if len(results) == 2:
         on, off = results["capture"], results["plain"]
         for batch, time in on["step_ms"].items():
-            lines.append(
-                f"\nCapture costs {100 * (time / off['step_ms'][batch] - 1):+.2f}% of a step at batch {batch}."
-            )
+            lines.append(f"Capture costs {100 * (time / off['step_ms'][batch] - 1):+.2f}% of a step at batch {batch}.")
         whole = on["audio_prefill"]["first_id_with_rows_ms"] / off["audio_prefill"]["first_id_ms"]
-        lines.append(f"\nCapture costs {100 * (whole - 1):+.2f}% of the audio prefill.")
-    return "\n".join(lines) + "\n"
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+        lines.append(f"Capture costs {100 * (whole - 1):+.2f}% of the audio prefill.")
+    return "\n\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -117,11 +105,8 @@ def main() -> int:
         result = run_one(args)
         (args.out / f"{args.one}.json").write_text(json.dumps(result))
         return 0
-    # Only the parts need transformers, and only before vLLM's processes start.
-    from scripts.thinker_bench.checkpoint import write_checkpoint
-
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(args.config, args.out / "checkpoint", args.toy)
+    make = [sys.executable, str(Path(__file__).with_name("make_tiny_checkpoint.py")), str(args.out / "checkpoint")]
+    subprocess.run(make + (["--sizes", str(args.sizes)] if args.sizes else []), check=True)
     results = {}
     for variant in args.variants:
         done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", variant])

@@ -56,7 +56,7 @@ installed_tritonserver() { command -v tritonserver || true; }
 # Where the tiny checkpoint of the present code lies; tests/conftest.py computes the same path.
 tiny_checkpoint() {
     printf '%s/tiny-%s' "$OMNI_ENV_DIR" \
-        "$(cat "$ROOT"/scripts/make_tiny_checkpoint.py "$ROOT"/scripts/tiny_checkpoint/*.py | sha256sum | cut -c1-16)"
+        "$(cat "$ROOT"/scripts/make_tiny_checkpoint.py "$ROOT"/scripts/tiny_checkpoint/*.* | sha256sum | cut -c1-16)"
 }
 
 # N different free TCP ports of 127.0.0.1, on one line; below those that the system gives to whoever asks for any, so that

@@ -4,9 +4,9 @@
 # Whoever makes one keeps it open and locked, and so do the server and its stubs, which inherit the descriptor: a
 # directory that can be locked is nobody's, however its server ended.
 
-# A socket's path has 107 characters at most; /qwen3-omni.XXXXXX/ are 19 of them, and the longest names, which are
-# qwen3_omni_0_0.replies and code2wav-99-9999.calls, 22.
-MAX_TMPDIR=$((107 - 19 - 22))
+# A socket's path has 107 characters at most: /qwen3-omni.XXXXXX are 18 of them, /thinker-63, which is an engine's own
+# TMPDIR there, 11, and the longest name in that, of vLLM between its worker processes, 37.
+MAX_TMPDIR=$((107 - 18 - 11 - 37))
 
 # Whether a shell would read more in path $1 than its characters: Triton writes paths unquoted into a command line.
 needs_quoting() { [[ $1 == *[[:space:]\"\'\`\\\$\&\|\;\<\>\(\)\*\?\[\]\{\}]* ]]; }
@@ -32,7 +32,7 @@ processes_of() {
 # What the names of a server's shared memory begin with.
 shm_prefix() { printf 'omni_%s_' "${1##*.}"; }
 
-# Remove what this user's servers left in TMPDIR that were killed.
+# Remove what this user's servers left in TMPDIR that were killed: sockets, and the temporary files of their engines.
 remove_dead_runtime_dirs() {
     local directory
     for directory in "$TMPDIR"/qwen3-omni.??????; do

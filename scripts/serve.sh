@@ -5,7 +5,7 @@
 #
 #   --model PATH|HUB_ID      checkpoint (default: the tiny checkpoint, built if it is missing)
 #   --deploy-config YAML     which device each stage runs on: a file, or a profile of python_backends/config/profiles
-#   --host ADDRESS           address to listen on (default: all of this machine)
+#   --host ADDRESS           name or address to listen on, such as ::1 (default: all IPv4 addresses of this machine)
 #   --grpc-port N            8001; the only one that streams
 #   --http-port N            8000
 #   --metrics-port N         8002
@@ -33,12 +33,18 @@ while (($#)); do
     shift 2
 done
 
-check_ports() {
-    "$STUB_ENV/bin/python" - "$HOST" "gRPC=$GRPC_PORT" "HTTP=$HTTP_PORT" "metrics=$METRICS_PORT" <<'PY' || exit 1
+# Prints the host as Triton's gRPC endpoint wants it and as the others do: names are resolved, IPv6 is marked.
+check_listening() {
+    "$STUB_ENV/bin/python" - "$HOST" "gRPC=$GRPC_PORT" "HTTP=$HTTP_PORT" "metrics=$METRICS_PORT" <<'PY'
 import socket
 import sys
 
-host, *named = sys.argv[1:]
+given, *named = sys.argv[1:]
+host = given[1:-1] if given.startswith("[") and given.endswith("]") else given
+try:
+    family, _, _, _, (address, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+except (OSError, UnicodeError) as error:
+    sys.exit(f"serve.sh: --host is {given!r}, which is no address of this machine ({error}): give one, or a name of one.")
 ports = dict(text.split("=", 1) for text in named)
 for name, port in ports.items():
     option = f"--{name.lower()}-port"
@@ -46,14 +52,17 @@ for name, port in ports.items():
         sys.exit(f"serve.sh: {option} is {port!r}, which is no TCP port: give a number from 1 to 65535.")
     if list(ports.values()).count(port) > 1:
         sys.exit(f"serve.sh: {option} is {port}, which another port has too: give each its own.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind((address, int(port)))
         except OSError as error:
-            sys.exit(f"serve.sh: cannot listen on {host}:{port} for {name} ({error.strerror}): stop what listens "
+            sys.exit(f"serve.sh: cannot listen on {given}:{port} for {name} ({error.strerror}): stop what listens "
                      f"there or choose another port with {option}.")
+if family == socket.AF_INET6:
+    print(f"[{address}] ipv6:{address}")
+else:
+    print(address, address)
 PY
 }
 
@@ -72,6 +81,8 @@ check_model() {
 
 build_tiny_checkpoint() {
     local partial
+    [[ -w $OMNI_ENV_DIR ]] || fail "The tiny checkpoint is not built yet, and $OMNI_ENV_DIR is not yours to write to:" \
+        "let its owner run this script once, or name a checkpoint with --model."
     say "building the tiny checkpoint in $MODEL"
     partial=$(mktemp -d "$OMNI_ENV_DIR/tiny.XXXXXX")
     if ! "$ENGINE_PYTHON" "$ROOT/scripts/make_tiny_checkpoint.py" "$partial" >"$partial.log" 2>&1; then
@@ -80,6 +91,7 @@ build_tiny_checkpoint() {
         fail "The tiny checkpoint could not be built, for the reason above."
     fi
     rm -f "$partial.log"
+    chmod -R a+rX "$partial"  # others may use this environment
     # Somebody else may have been faster: theirs is the same.
     mv --no-target-directory "$partial" "$MODEL" 2>/dev/null || rm -rf "$partial"
 }
@@ -115,7 +127,8 @@ linked() {
     fail "--mps needs nvidia-cuda-mps-control, which comes with NVIDIA's driver: install it or leave --mps out."
 check_tmpdir
 "$ROOT/scripts/setup.sh"
-check_ports
+LISTENING=$(check_listening) || exit 1
+read -r GRPC_HOST HTTP_HOST <<<"$LISTENING"
 export ENGINE_PYTHON=${ENGINE_PYTHON:-$MAIN_ENV/bin/python}
 check_model
 
@@ -159,9 +172,9 @@ fi
 ARGUMENTS+=(
     --model-repository "$REPOSITORY" --disable-auto-complete-config --exit-timeout-secs "$EXIT_S"
     --grpc-infer-allocation-pool-size 1
-    --grpc-address "$HOST" --grpc-port "$GRPC_PORT"
-    --http-address "$HOST" --http-port "$HTTP_PORT"
-    --metrics-address "$HOST" --metrics-port "$METRICS_PORT"
+    --grpc-address "$GRPC_HOST" --grpc-port "$GRPC_PORT"
+    --http-address "$HTTP_HOST" --http-port "$HTTP_PORT"
+    --metrics-address "$HTTP_HOST" --metrics-port "$METRICS_PORT"
     --backend-config "python,shm-region-prefix-name=$SHM_PREFIX"
     "$@"
 )
@@ -195,4 +208,6 @@ if [[ -e $OMNI_RUNTIME_DIR/start.lost && -z $STOPPING && ${OMNI_STARTS:-1} -lt 3
     trap - EXIT INT TERM
     OMNI_STARTS=$((${OMNI_STARTS:-1} + 1)) exec "$ROOT/scripts/serve.sh" "${ORIGINAL[@]}"
 fi
+# For whatever keeps servers running: an end that nobody asked this script for is a failure, also an orderly one.
+[[ -n $STOPPING || $CODE != 0 ]] || { say "the server ended, and nobody had asked for it" && CODE=1; }
 exit "$CODE"

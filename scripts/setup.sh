@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Set up everything that serving and testing need, below .env/ (OMNI_ENV_DIR moves it). Run it as often as you like:
-# what is done already is recognised by the hash of its pins, and the script ends in a fraction of a second.
+# what is done already is recognised by the hash of its pins, and the script ends in a fraction of a second. A finished
+# set-up serves other users too, who need no more than to read it.
 #
 #   main     torch, vLLM, transformers, the client and the tests' tools: the engines run on it
-#   stub     NumPy 1.26, pyzmq, msgpack, PyYAML: Triton's Python stubs run on it
+#   stub     NumPy 1.26, pyzmq, msgspec, PyYAML: Triton's Python stubs run on it
 #   triton   tritonserver 2.51.0 and perf_analyzer, unless a tritonserver is on PATH
 #
 # ENGINE_PYTHON=/path/to/python serves with an interpreter of yours, which has torch and vLLM: main is not built.
@@ -25,6 +26,12 @@ find_python() {
     done
     fail "No Python 3.11 or 3.12 was found: install one (apt-get install python3.11 python3.11-venv) or name one" \
         "with OMNI_PYTHON."
+}
+
+# Somebody else's environment can be used, not mended.
+check_writable() {
+    [[ -w $OMNI_ENV_DIR ]] || fail "$OMNI_ENV_DIR lacks what this version needs and is not yours to write to: let its" \
+        "owner run scripts/setup.sh, or choose another place with OMNI_ENV_DIR."
 }
 
 make_venv() { # directory, interpreter
@@ -80,6 +87,7 @@ set_up_main() {
         "with ENGINE_PYTHON." ;;
     esac
     stamp_is main "$key" && return
+    check_writable
     check_disk
     python=$(find_python)
     say "building the main environment for $PLATFORM in $MAIN_ENV (some minutes and gigabytes)"
@@ -92,7 +100,7 @@ check_engine_python() {
     local missing
     missing=$("$ENGINE_PYTHON" -c '
 import importlib.util
-print(*(name for name in ("torch", "vllm", "transformers", "zmq", "msgpack", "yaml")
+print(*(name for name in ("torch", "vllm", "transformers", "zmq", "msgspec", "yaml")
         if importlib.util.find_spec(name) is None))') ||
         fail "ENGINE_PYTHON is $ENGINE_PYTHON, which does not run: name a working interpreter."
     [[ -z $missing ]] || fail "ENGINE_PYTHON ($ENGINE_PYTHON) lacks $missing: install that or unset ENGINE_PYTHON."
@@ -112,6 +120,7 @@ set_up_stub() {
     fi
     key=$(key_of "$ROOT/requirements/stub.txt" "$("$python" -c 'import sys; print(sys.version_info[:2], sys.base_prefix)')")
     stamp_is stub "$key" && [[ -x $STUB_ENV/bin/python ]] && return
+    check_writable
     say "building the stubs' environment in $STUB_ENV"
     rm -rf "$STUB_ENV"
     make_venv "$STUB_ENV" "$python"
@@ -188,6 +197,7 @@ set_up_triton() {
     version=$("$STUB_ENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     key=$(key_of "$ROOT/requirements/triton.txt" "$version" "$TRITON_DIR")
     if ! stamp_is triton "$key"; then
+        check_writable
         say "unpacking Triton in $TRITON_DIR"
         download=$(mktemp -d "$OMNI_ENV_DIR/download.XXXXXX")
         # shellcheck disable=SC2064  # the path of now
@@ -200,7 +210,9 @@ set_up_triton() {
 }
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
-exec 9>"$OMNI_ENV_DIR/lock"
+umask 022  # for other users
+[[ -e $OMNI_ENV_DIR/lock ]] || { check_writable && : >>"$OMNI_ENV_DIR/lock"; }
+exec 9<"$OMNI_ENV_DIR/lock"  # to be locked it need not be written to
 # Servers that start side by side each look for a moment; only a set-up that has work to do is worth a message.
 flock --timeout 3 9 || { say "waiting for another set-up in $OMNI_ENV_DIR"; flock 9; }
 set_up_stub

@@ -6,9 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
+
+# CPython before 3.11.9 counts the depth of all parses of an interpreter in one place. pytest parses sources to show a
+# failure; a traceback that a finalizer or another thread formats meanwhile is parsed too, for its carets, and pytest
+# itself would end with "SystemError: AST constructor recursion depth mismatch". So tracebacks go without carets.
+traceback._extract_caret_anchors_from_line_segment = lambda segment: None
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
@@ -64,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 def _checkpoint_key() -> str:
     """A hash of the code that makes the tiny checkpoint."""
     scripts = ROOT / "scripts"
-    sources = [scripts / "make_tiny_checkpoint.py", *sorted((scripts / "tiny_checkpoint").glob("*.py"))]
+    sources = [scripts / "make_tiny_checkpoint.py", *sorted((scripts / "tiny_checkpoint").glob("*.*"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 

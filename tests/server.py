@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from client.streaming import OmniClient
 from scripts.benchmarks.server import free_port
@@ -20,10 +22,16 @@ from scripts.benchmarks.server import free_port
 ROOT = Path(__file__).resolve().parents[1]
 TEXT_ONLY = ROOT / "tests" / "e2e" / "text_only.yaml"
 STAGES = ("thinker", "talker", "code2wav")
+# How long to wait for what takes a moment on an idle machine: a bound says that it comes, not how fast.
+PATIENT_S = 60.0
+STOP_S = 90.0  # scripts/serve.sh kills a server long before this
+RESTART_S = 300.0
+SOONER_S = 20.0  # an engine that hangs is killed after 30 s: one that has died is not waited for
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll `condition`; fail with `what` after `timeout_s`."""
+    """Poll `condition`; fail with `what` after `timeout_s`, and not before PATIENT_S."""
+    timeout_s = max(timeout_s, PATIENT_S)
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -61,7 +69,7 @@ class Server:
         return f"127.0.0.1:{self.grpc_port}"
 
     def __enter__(self) -> Server:
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
                 env=self._env,
@@ -72,6 +80,7 @@ class Server:
             self.stop()
             raise
         self.control = triton.InferenceServerClient(self.url)
+        self._at_start = self._open_streams()
         return self
 
     async def _wait_ready(self) -> None:
@@ -93,17 +102,58 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-                raise AssertionError(f"the server did not stop within 30 s:\n{self.tail()}") from None
+                raise AssertionError(f"the server did not stop within {STOP_S} s:\n{self.tail()}") from None
             assert self.process.returncode == 0, f"it stopped with {self.process.returncode}:\n{self.tail()}"
+
+    def is_whole(self) -> bool:
+        """Whether it runs, is ready, and has every replica that it started with, idle."""
+        if self.process.poll() is not None:
+            return False
+        try:
+            return self.control.is_server_ready() and self._open_streams() == self._at_start
+        except InferenceServerException:
+            return False
+
+    def _open_streams(self) -> dict[str, list[int]]:
+        """Streams open on each replica that runs, by stage."""
+        found = {}
+        for stage in STAGES:
+            with contextlib.suppress(InferenceServerException):
+                found[stage] = [replica["open"] for replica in self._ask(stage)["replicas"]]
+        return found
+
+    def make_whole(self) -> None:
+        """Let it mend itself after what a test did to it; start another in its place when it does not."""
+        deadline = time.monotonic() + RESTART_S
+        while not self.is_whole():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                with contextlib.suppress(AssertionError):
+                    self.stop()
+                self.__enter__()
+                return
+            time.sleep(0.1)
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def status(self, stage: str) -> dict:
-        """Counts of one stage's engine process: `open` streams, `pid`, `threads` and the engine's own."""
+        """Counts of one stage's engine process: `open` streams, `pid`, `threads` and the engine's own.
+
+        Waits for an engine that is being restarted.
+        """
+        deadline = time.monotonic() + PATIENT_S
+        while True:
+            try:
+                return self._ask(stage)
+            except InferenceServerException as error:
+                if "is being restarted" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    def _ask(self, stage: str) -> dict:
         tensor = triton.InferInput("request", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([b'{"op": "status"}'], dtype=np.object_))
         return json.loads(self.control.infer(stage, [tensor]).as_numpy("reply")[0])
@@ -111,7 +161,7 @@ class Server:
     def idle(self) -> bool:
         return all(self.status(stage)["open"] == 0 for stage in STAGES)
 
-    def wait_idle(self, timeout_s: float) -> None:
+    def wait_idle(self, timeout_s: float = PATIENT_S) -> None:
         wait_until(self.idle, timeout_s, "every stage has freed its streams")
 
     def resources(self) -> dict[str, int]:

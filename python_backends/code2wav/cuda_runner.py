@@ -14,23 +14,16 @@ from python_backends.code2wav.ops import Batch
 from python_backends.code2wav.options import Code2WavOptions
 from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.state import StreamState
-
-
-@dataclass
-class _InFlight:
-    """Buffers of one step under way: its inputs and samples in pinned memory, its samples' snapshot on the device."""
-
-    inputs: torch.Tensor
-    device_samples: torch.Tensor
-    host_samples: torch.Tensor
-    snapshot: torch.cuda.Event
-    copied: torch.cuda.Event
+from python_backends.engines_common.graphs import capture
+from python_backends.engines_common.transfer import PinnedSnapshot
 
 
 @dataclass(frozen=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    samples: torch.Tensor
+class _InFlight:
+    """Buffers of one step under way: its inputs in pinned memory, and its samples on their way to the host."""
+
+    inputs: torch.Tensor
+    samples: PinnedSnapshot
 
 
 class CudaRunner:
@@ -46,16 +39,17 @@ class CudaRunner:
         self._device = torch.device(options.device)
         self._quantizers = model.config.num_quantizers
         self._batch_sizes = options.batch_sizes()
-        self._copy_stream = torch.cuda.Stream(self._device)
+        copy_stream = torch.cuda.Stream(self._device)
         longest = max(options.frame_sizes())
         words = max(options.max_step_frames, longest) * self._quantizers + 2 * options.max_num_seqs
         samples = max(options.max_step_frames, longest) * model.config.samples_per_frame
         self._inputs = torch.zeros(words, dtype=torch.int64, device=self._device)
         self._free: queue.SimpleQueue[_InFlight] = queue.SimpleQueue()
         for _ in range(depth):
-            self._free.put(self._in_flight(words, samples))
+            snapshot = PinnedSnapshot(samples, torch.float32, self._device, copy_stream)
+            self._free.put(_InFlight(torch.zeros(words, dtype=torch.int64).pin_memory(), snapshot))
         self._reserved: _InFlight | None = None
-        self._graphs: dict[tuple[int, int], _Captured] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         if options.cuda_graphs:
             with torch.cuda.device(self._device):
                 self._capture_all(options)
@@ -73,28 +67,20 @@ class CudaRunner:
     def _launch(self, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]) -> Callable[[Consumer], None]:
         count, frames = codes.shape[:2]
         size = self.bucket(count)
-        self.reserve()
-        flight, self._reserved = self._reserved, None
+        flight = self._reserved or self._free.get()
+        self._reserved = None
         used = self._fill(flight.inputs.numpy(), size, codes, slots, positions)
         self._inputs[:used].copy_(flight.inputs[:used], non_blocking=True)
-        captured = self._graphs.get((size, frames))
-        if captured is not None:
-            captured.graph.replay()
-            samples = captured.samples
+        graph, samples = self._graphs.get((size, frames), (None, None))
+        if graph is not None:
+            graph.replay()
         else:
             samples = self._forward(size, frames)
-        produced = samples.numel()
-        flight.device_samples[:produced].copy_(samples.view(-1))
-        flight.snapshot.record()
-        with torch.cuda.stream(self._copy_stream):
-            self._copy_stream.wait_event(flight.snapshot)
-            flight.host_samples[:produced].copy_(flight.device_samples[:produced], non_blocking=True)
-            flight.copied.record()
+        flight.samples.take(samples)
 
         def deliver(consume: Consumer) -> None:
-            flight.copied.synchronize()
             try:
-                consume(flight.host_samples[:produced].numpy().reshape(size, -1)[:count])
+                consume(flight.samples.wait()[:count])
             finally:
                 self._free.put(flight)
 
@@ -104,16 +90,9 @@ class CudaRunner:
         """The smallest batch bucket that holds `count` rows."""
         return next(size for size in self._batch_sizes if size >= count)
 
-    def _in_flight(self, words: int, samples: int) -> _InFlight:
-        return _InFlight(
-            torch.zeros(words, dtype=torch.int64).pin_memory(),
-            torch.empty(samples, device=self._device),
-            torch.empty(samples).pin_memory(),
-            torch.cuda.Event(),
-            torch.cuda.Event(blocking=True),
-        )
-
-    def _fill(self, words: np.ndarray, size: int, codes: np.ndarray, slots, positions) -> int:
+    def _fill(
+        self, words: np.ndarray, size: int, codes: np.ndarray, slots: Sequence[int], positions: Sequence[int]
+    ) -> int:
         """Lay out [slots, positions, codes], padded to `size` rows on the scratch slot. Returns the words used."""
         count = len(codes)
         words[:size] = self.state.scratch
@@ -139,12 +118,7 @@ class CudaRunner:
         pool = torch.cuda.graph_pool_handle()
         for size, frames in sorted(shapes, key=lambda shape: -shape[0] * shape[1]):
             self._fill_idle(size, frames)
-            self._forward(size, frames)
-            torch.cuda.synchronize(self._device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                samples = self._forward(size, frames)
-            self._graphs[size, frames] = _Captured(graph, samples)
+            self._graphs[size, frames] = capture(lambda size=size, frames=frames: self._forward(size, frames), pool)
         torch.cuda.empty_cache()
 
     def _fill_idle(self, size: int, frames: int) -> None:

@@ -14,15 +14,15 @@ import numpy as np
 
 from python_backends.code2wav.build import build_runner
 from python_backends.code2wav.config import Code2WavConfig
-from python_backends.code2wav.options import Code2WavOptions, Code2WavRequest, Code2WavSink
-from python_backends.code2wav.output import InlineOutput, ThreadOutput
+from python_backends.code2wav.options import SAMPLE_RATE, Code2WavOptions, Code2WavRequest, Code2WavSink
 from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
 from python_backends.code2wav.stream import Stream
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
-from python_backends.config.stage import Finish, FirstChunk
+from python_backends.config.stage import Finish
+from python_backends.engines_common.delivery import Delivery, InlineDelivery, ThreadDelivery
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 # A row of a launched step: its stream, whether it is the stream's first chunk, whether its last.
 _Chunk = tuple[Stream, bool, bool]
 
@@ -47,7 +47,8 @@ class Code2WavEngine:
         self._sink = sink
         self._clock = clock
         self._scheduler = DeadlineScheduler(options)
-        self._output = ThreadOutput() if options.device.startswith("cuda") else InlineOutput()
+        on_cuda = options.device.startswith("cuda")
+        self._output: Delivery = ThreadDelivery("code2wav-builder") if on_cuda else InlineDelivery()
         self._changed = threading.Condition()
         self._streams: dict[str, Stream] = {}
         self._running: dict[str, Stream] = {}
@@ -151,13 +152,8 @@ class Code2WavEngine:
                     return
                 self._changed.wait(remaining if plan.due_at is None else min(remaining, plan.due_at - now))
 
-    def first_chunk(self) -> FirstChunk:
-        """First chunk to ask of the Talker: small while few streams are open, larger under load."""
-        options = self.options
-        with self._changed:
-            idle = len(self._streams) <= options.idle_num_seqs
-        initial = options.idle_initial_frames if idle else options.loaded_initial_frames
-        return FirstChunk(initial, options.loaded_initial_frames, options.idle_num_seqs)
+    def describe(self) -> dict:
+        return {"sample_rate": SAMPLE_RATE}
 
     def stats(self) -> dict[str, int]:
         """Counts: streams running, waiting and open, free slots; steps and frames since the start."""
@@ -228,7 +224,7 @@ class Code2WavEngine:
         try:
             self._sink.audio(stream.stream_id, samples, finish)
         except Exception:
-            _log.exception("stream %s: the sink refused audio; the stream is dropped", stream.stream_id)
+            log.exception("stream %s: the sink refused audio; the stream is dropped", stream.stream_id)
             with self._changed:
                 # Another stream may have its id by now.
                 if self._streams.get(stream.stream_id) is stream:
@@ -251,7 +247,7 @@ class Code2WavEngine:
             try:
                 self._sink.failed(stream.stream_id, error)
             except Exception:
-                _log.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
+                log.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
 
         self._output.put(deliver)
 

@@ -24,9 +24,8 @@ class Code2WavOptions:
     `frame_buckets`, `batch_buckets`: sizes of one device step, one CUDA graph each; empty batch buckets mean powers
     of two, and from 16 on the sizes halfway between them, up to `max_num_seqs`. `max_step_frames` bounds streams ×
     frames of one step, and with it device memory.
-    `idle_initial_frames`, `loaded_initial_frames`: first chunk asked of the Talker, up to and above `idle_num_seqs`
-    open streams. `codec_chunk_frames`: the steady chunk. `load_format`: "auto" reads the checkpoint, "dummy" makes
-    random weights on the device.
+    `codec_chunk_frames`: the Talker's steady chunk. `load_format`: "auto" reads the checkpoint, "dummy" makes random
+    weights on the device.
     Raises ValueError for values out of range.
     """
 
@@ -36,9 +35,6 @@ class Code2WavOptions:
     max_waiting: int = 256
     cuda_graphs: bool = True
     batch_wait_ms: float = 2.0
-    idle_num_seqs: int = 4
-    idle_initial_frames: int = 1
-    loaded_initial_frames: int = 4
     codec_chunk_frames: int = 25
     frame_buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 25, 50)
     batch_buckets: tuple[int, ...] = ()
@@ -57,7 +53,7 @@ class Code2WavOptions:
             raise ValueError("buckets must be positive")
         if max(self.frame_buckets) > self.max_step_frames:
             raise ValueError("max_step_frames must hold the largest frame bucket")
-        for name in ("max_num_seqs", "codec_chunk_frames", "idle_initial_frames", "loaded_initial_frames"):
+        for name in ("max_num_seqs", "codec_chunk_frames"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if self.batch_wait_ms < 0 or self.max_waiting < 0:

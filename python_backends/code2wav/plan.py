@@ -48,13 +48,11 @@ GENERAL_TILES = (
 class KernelPlan:
     """Choices by layer shape. A convolution is known by (taps, input channels).
 
-    `library`: convolutions left to cuDNN and cuBLAS, with the epilogue in a kernel of its own. `gemm`: tiles of large
-    products. `units`: by channels, residual units that run as one fused kernel. `tiles`: for everything else, from
-    large to small: the first one that gives every multiprocessor work is taken, so that short chunks spread out.
-    `attention`: whether attention runs as our kernel.
+    `gemm`: tiles of large products. `units`: by channels, residual units that run as one fused kernel. `tiles`: for
+    everything else, from large to small: the first one that gives every multiprocessor work is taken, so that short
+    chunks spread out. `attention`: whether attention runs as our kernel.
     """
 
-    library: frozenset[tuple[int, int]] = frozenset()
     gemm: Mapping[tuple[int, int], GemmTile] = field(default_factory=dict)
     units: Mapping[int, UnitTile] = field(default_factory=dict)
     tiles: tuple[GemmTile, ...] = GENERAL_TILES
@@ -76,7 +74,7 @@ def _programs(tile: GemmTile, rows: int, outer: int) -> int:
     return -(-rows // tile.block_m) * -(-outer // tile.block_n)
 
 
-# What `bench_code2wav.py --tune` found best at 64 x 25 frames on an H200. 96 channels stay unfused: Triton 3.6 compiles
+# What a sweep over tiles found best at 64 x 25 frames on an H200. 96 channels stay unfused: Triton 3.6 compiles
 # their split (64 + 32) to code that reads illegal addresses.
 H200_PLAN = KernelPlan(
     gemm={

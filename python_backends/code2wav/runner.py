@@ -32,9 +32,9 @@ class Runner(Protocol):
 class EagerRunner:
     """Runs a step at once, without copies in flight.
 
-    With AVX-512 and layers of up to 768 channels, as the tiny checkpoint's, a stream's samples are the same bit for bit
-    whatever its chunks are and whoever shares its steps: MKL's products then round a row the same way among any number
-    of rows above one. From about 1000 terms a sum (the published sizes) and on other CPUs they do not.
+    On Intel CPUs with AVX-512 and layers of up to 768 channels, as the tiny checkpoint's, a stream's samples are the
+    same bit for bit whatever its chunks are and whoever shares its steps: MKL's products then round a row the same way
+    among any number of rows above one. From about 1000 terms a sum (the published sizes) and on other CPUs they do not.
     """
 
     def __init__(self, model: Code2WavModel, state: StreamState, device: str) -> None:

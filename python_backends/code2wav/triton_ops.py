@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as functional
 import triton
 
 from python_backends.code2wav.kernels.attention import roll_kernel, rotate_kernel, window_attention_kernel
@@ -11,7 +10,6 @@ from python_backends.code2wav.kernels.gemm import tap_gemm_kernel
 from python_backends.code2wav.kernels.rows import (
     depthwise_norm_kernel,
     embed_kernel,
-    epilogue_kernel,
     rms_norm_kernel,
     silu_gate_kernel,
     waveform_kernel,
@@ -35,7 +33,6 @@ class TritonOps(Ops):
 
     def __init__(self, plan: KernelPlan = H200_PLAN) -> None:
         self.plan = plan
-        self._library_weights: dict[int, torch.Tensor] = {}
 
     def embed(self, table: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         channels, quantizers = table.shape[1], codes.shape[-1]
@@ -152,18 +149,7 @@ class TritonOps(Ops):
         kept = source.new_empty(count, rows * outer // width, width) if keep or after is None else None
         activated = source.new_empty(count, context + rows * outer // width, width) if after is not None else None
         positions = batch.positions if startup_rows else None
-        arguments = (residual, kept, activated, positions, context * width, startup_rows * width)
-        if (taps, inner) in self.plan.library and after is not None:
-            self._library_conv(source, conv, after, arguments)
-        else:
-            self._gemm(source, conv, after, arguments)
-        return kept, activated
-
-    def _gemm(self, source: torch.Tensor, conv: TapConv, after: Snake | None, arguments: tuple) -> None:
-        residual, kept, activated, positions, offset, startup = arguments
-        taps, inner, outer = conv.weight.shape
-        count, source_rows, _ = source.shape
-        rows = source_rows - conv.context
+        source_rows = source.shape[1]
         tile = self.plan.gemm_tile(taps, inner, outer, count * rows, heavy=kept is not None)
         block_k = next(size for size in (tile.block_k, 64, 32, 16) if inner % size == 0 and size <= tile.block_k)
         left, right = source, conv.weight
@@ -188,8 +174,8 @@ class TritonOps(Ops):
             outer,
             conv.dilation * inner,
             activated.stride(0) if activated is not None else 0,
-            offset,
-            startup,
+            context * width,
+            startup_rows * width,
             TAPS=taps,
             RESIDUAL=residual is not None,
             KEEP=kept is not None,
@@ -205,49 +191,7 @@ class TritonOps(Ops):
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
-
-    def _library_conv(self, source: torch.Tensor, conv: TapConv, after: Snake, arguments: tuple) -> None:
-        residual, kept, activated, positions, offset, startup = arguments
-        y = self._library_products(source, conv)
-        outer = y.shape[2]
-        elements, block = y.shape[1] * outer, 1024
-        epilogue_kernel[(triton.cdiv(elements, block), y.shape[0])](
-            y,
-            conv.bias,
-            after.alpha,
-            after.inverse_beta,
-            residual if residual is not None else y,
-            kept if kept is not None else y,
-            activated,
-            positions if positions is not None else y,
-            y.numel(),
-            elements,
-            outer,
-            activated.stride(0),
-            offset,
-            startup,
-            RESIDUAL=residual is not None,
-            KEEP=kept is not None,
-            STARTUP=positions is not None,
-            BLOCK=block,
-        )
-
-    def _library_products(self, source: torch.Tensor, conv: TapConv) -> torch.Tensor:
-        taps = conv.weight.shape[0]
-        rows = source.shape[1] - conv.context
-        if taps == 1:
-            return source @ conv.weight[0]
-        if taps == 2:
-            flat = [source[:, tap : tap + rows].reshape(-1, source.shape[2]) for tap in range(2)]
-            y = torch.addmm(flat[0] @ conv.weight[0], flat[1], conv.weight[1])
-            return y.view(source.shape[0], rows, -1)
-        if id(conv) not in self._library_weights:
-            weight = conv.weight.permute(2, 1, 0)[:, :, None]
-            self._library_weights[id(conv)] = weight.contiguous(memory_format=torch.channels_last)
-        y = functional.conv2d(
-            source[:, None].permute(0, 3, 1, 2), self._library_weights[id(conv)], dilation=(1, conv.dilation)
-        )
-        return y.permute(0, 2, 3, 1)[:, 0].contiguous()
+        return kept, activated
 
     def residual_unit(
         self,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from python_backends.checkpoints.safetensors_source import SafetensorsSource
 from python_backends.code2wav.config import Code2WavConfig
+from python_backends.engines_common.tensor_source import SafetensorsSource
 
 PREFIX = "code2wav."
 

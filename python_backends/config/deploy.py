@@ -15,11 +15,15 @@ from python_backends.config.platforms import detect_platform
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
 from python_backends.config.schema import SchemaError, keys_of
 from python_backends.config.stage import ChunkSchedule
-from python_backends.config.stage_keys import STAGES, StageKeys
+from python_backends.config.stage_keys import STAGES, Code2WavKeys, StageKeys, TalkerKeys
+from python_backends.config.vllm_omni import TRANSPORTS, UNREAD_BY_STAGES, applied
 
 __all__ = ["STAGES", "DeployConfig", "DeployError", "default_profile", "load_deploy_config"]
 _SAMPLING = {"thinker": ThinkerSampling, "talker": TalkerSampling}
 _UNUSED_SAMPLING = ("detokenize",)
+# `auto`: the first chunk has one frame while so many streams are open, and otherwise as many frames as here.
+IDLE_STREAMS = 4
+LOADED_FIRST_CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,12 @@ class DeployConfig:
     def schedule(self) -> ChunkSchedule:
         """How the Talker cuts codes; `steady` 0 (all at the end) in full-payload mode."""
         chunks, steady = self._chunks, self._chunks.codec_chunk_frames if self.keys.async_chunk else 0
-        initial = 1 if self.adaptive_first_chunk else chunks.initial_codec_chunk_frames
-        return ChunkSchedule(initial, steady, doubling=self.adaptive_first_chunk)
+        initial = chunks.initial_codec_chunk_frames
+        if not isinstance(initial, str):
+            return ChunkSchedule(initial, steady)
+        if steady:
+            return ChunkSchedule(1, steady, doubling=True, loaded_initial=LOADED_FIRST_CHUNK, idle_streams=IDLE_STREAMS)
+        return ChunkSchedule(1, steady)
 
     @property
     def _chunks(self) -> ConnectorExtra:
@@ -86,7 +94,8 @@ def load_deploy_config(path: str | Path | None = None, settings: list[str] | Non
 
 
 def _resolve(path: Path, platform: str, raw: dict) -> DeployConfig:
-    keys = check_keys(apply_platform(raw, platform))
+    served, notes = applied(apply_platform(raw, platform))
+    keys = check_keys(served)
     stages = {STAGES[stage.stage_id]: stage for stage in sorted(keys.stages, key=lambda stage: stage.stage_id)}
     _check_stages(keys, stages)
     placed, replicas = [], {}
@@ -102,7 +111,7 @@ def _resolve(path: Path, platform: str, raw: dict) -> DeployConfig:
     check_memory(placed)
     sampling = {name: _sampling(name, stages[name]) for name in _SAMPLING if name in stages}
     config = DeployConfig(
-        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, tuple(_notes(keys, stages))
+        path, platform, keys, stages, replicas, sampling, _seed(stages), raw, (*notes, *_notes(keys, stages, platform))
     )
     for replica in config.replicas.get("code2wav", []):
         replica.options.setdefault("codec_chunk_frames", config._chunks.codec_chunk_frames)
@@ -129,6 +138,10 @@ def _check_stages(keys: DeployKeys, stages: dict[str, StageKeys]) -> None:
         if stage.num_replicas is not None and stage.replicas not in (1, stage.num_replicas):
             raise SchemaError(
                 f"{_where(stage)}.num_replicas", f"is {stage.num_replicas}, and replicas {stage.replicas}"
+            )
+        if stage.async_chunk not in (None, keys.async_chunk):
+            raise SchemaError(
+                f"{_where(stage)}.async_chunk", "differs from the top level's `async_chunk`, which is for all stages"
             )
         if name != "thinker" and stage.load_format not in (None, "auto", "dummy"):
             raise SchemaError(f"{_where(stage)}.load_format", f"must be auto or dummy, got {stage.load_format!r}")
@@ -165,12 +178,10 @@ def _connector_between(before: StageKeys | None, after: StageKeys | None) -> str
 
 
 def _sampling(name: str, stage: StageKeys) -> dict:
-    """Defaults of requests, with vLLM's -1 for "all ids" as our 0."""
+    """Defaults of requests."""
     where = f"{_where(stage)}.default_sampling_params"
     values = {key: value for key, value in stage.default_sampling_params.items() if key != "seed"}
     values = {key: value for key, value in values.items() if key not in _UNUSED_SAMPLING}
-    if values.get("top_k") == -1:
-        values["top_k"] = 0
     try:
         sampling_from_dict(_SAMPLING[name], values, where)
     except InvalidRequest as error:
@@ -193,16 +204,28 @@ def _seed(stages: dict[str, StageKeys]) -> int | None:
     return next(iter(seeds.values()), None)
 
 
-def _notes(keys: DeployKeys, stages: dict[str, StageKeys]) -> list[str]:
+def _notes(keys: DeployKeys, stages: dict[str, StageKeys], platform: str) -> list[str]:
     """Keys that were set and have no effect."""
     notes = []
-    sections = [(f"connectors.{name}.extra", item.extra) for name, item in keys.connectors.items()]
-    sections += [(_where(stage), stage) for stage in stages.values()]
+    for name, connector in keys.connectors.items():
+        if connector.name in TRANSPORTS:
+            unused = "".join(f" No effect: extra.{key}." for key in connector.unused_extra)
+            notes.append(f"connectors.{name}.name: not needed, ids and codes travel over ZeroMQ here.{unused}")
+    sections: list[tuple[str, object]] = [("", keys)]
+    sections += [(f"connectors.{name}.extra.", item.extra) for name, item in keys.connectors.items()]
+    sections += [(f"{_where(stage)}.", stage) for stage in stages.values()]
     for where, section in sections:
         for name, item in keys_of(type(section)).items():
             if item.metadata["ignored"] and getattr(section, name) is not None:
-                notes.append(f"{where}.{name}: {item.metadata['doc']}")
+                notes.append(f"{where}{name}: {item.metadata['doc']}")
+    for name, stage in stages.items():
+        for argument in stage.engine_args if name != "thinker" else UNREAD_BY_STAGES & set(stage.engine_args):
+            notes.append(f"{_where(stage)}.{argument}: no effect in this stage.")
+    if "moe_backend" in stages["thinker"].engine_args and "cpu" in (platform, stages["thinker"].devices):
+        notes.append(f"{_where(stages['thinker'])}.moe_backend: no effect on the CPU.")
     for name in ("talker", "code2wav"):
+        if isinstance(keyed := stages.get(name), TalkerKeys | Code2WavKeys) and keyed.max_cudagraph_capture_size:
+            notes.append(f"{_where(stages[name])}.max_cudagraph_capture_size: no effect unless it is 0.")
         if name in stages and stages[name].trust_remote_code is not None:
             notes.append(
                 f"{_where(stages[name])}.trust_remote_code: no effect, this stage runs no code of a checkpoint."

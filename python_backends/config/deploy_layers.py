@@ -8,9 +8,12 @@ from typing import Any
 import yaml
 
 from python_backends.config.deploy_keys import check_keys
-from python_backends.config.schema import SchemaError
+from python_backends.config.schema import SchemaError, keys_of
+from python_backends.config.stage_keys import STAGE_KEYS
+from python_backends.config.vllm_omni import flattened
 
 PROFILES = Path(__file__).parent / "profiles"
+_KEYS_OF_STAGES = {stage_id: tuple(keys_of(cls)) for stage_id, cls in STAGE_KEYS.items()}
 
 
 class DeployError(ValueError):
@@ -46,11 +49,12 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> dict:
     if path.resolve() in seen:
         raise DeployError(f"{path}: base_config: the files refer to each other in a circle")
     try:
-        body = yaml.load(path.read_text(), OnceLoader)  # a safe loader
+        body = yaml.load(path.read_text("utf-8"), OnceLoader)  # a safe loader; stubs have no locale
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DeployError(f"{path}: {error}") from None
     if not isinstance(body, dict):
         raise DeployError(f"{path}: must be a mapping")
+    body = flattened(body, _KEYS_OF_STAGES)
     try:
         keys = check_keys(body)
     except SchemaError as error:
@@ -113,6 +117,7 @@ def apply_settings(raw: dict, settings: list[str]) -> dict:
             if len(parts) < 3 or parts[1] not in ("0", "1", "2"):
                 raise DeployError(f"--set {setting}: must be stages.N.KEY=VALUE with N 0, 1 or 2")
             over = {"stages": [{"stage_id": int(parts[1]), **over}]}
+        over = flattened(over, _KEYS_OF_STAGES)
         try:
             check_keys(over)
         except SchemaError as error:

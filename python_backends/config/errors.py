@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
+# What messages of Python and of libraries may hold of this process and its host. A path after `file://` or a host is
+# the client's own.
+_PRIVATE = (
+    (re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+[^<>]*>"), "an object"),
+    (re.compile(r"\b0x[0-9a-fA-F]{6,}"), "an address"),
+    (re.compile(r"\b(?:ipc|tcp|inproc)://[^\s'\"]+"), "an address"),
+    (re.compile(r"(?<![\w/.:])(?:/[\w.@+~-]+){2,}/?"), "a path of the server"),
+)
 LONGEST_MESSAGE = 1000
 
 
 def readable(text: str) -> str:
-    """`text` as one line of UTF-8 that a client and a log can take: escapes for what is none, its middle cut out."""
+    """`text` as one line of UTF-8 that a client and a log can take: escapes for what is none, its middle cut out,
+    without objects, addresses and paths of this host.
+    """
+    for private, word in _PRIVATE:
+        text = private.sub(word, text[: 64 * LONGEST_MESSAGE])
     if len(text) > LONGEST_MESSAGE:
         half = LONGEST_MESSAGE // 2
         text = f"{text[:half]} ... {text[-half:]}"
@@ -45,9 +59,13 @@ class InvalidRequest(OmniError):
 
 
 class Overloaded(OmniError):
-    """No room now; the client may try again later."""
+    """No room now; the client may try again, after `retry_after_s` seconds where the message ends in them."""
 
     code = "overloaded"
+
+    def __init__(self, reason: str, retry_after_s: int | None = None) -> None:
+        super().__init__(reason if retry_after_s is None else f"{reason}; retry_after_s={retry_after_s}")
+        self.retry_after_s = retry_after_s
 
 
 class TimedOut(OmniError):

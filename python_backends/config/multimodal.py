@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -28,3 +28,22 @@ class MultimodalPrompt:
     audio_seqlens: np.ndarray | None = None
     video_second_per_grid: np.ndarray | None = None
     use_audio_in_video: bool = False
+
+    def pack(self) -> tuple[dict, dict[str, np.ndarray]]:
+        """The prompt as a chunk's metadata and tensors; fields that are None are left out."""
+        meta, tensors = {}, {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray):
+                tensors[item.name] = value
+            elif value is not None:
+                meta[item.name] = value
+        return meta, tensors
+
+    @classmethod
+    def unpack(cls, meta: dict, tensors: dict[str, np.ndarray]) -> MultimodalPrompt | None:
+        """Undo `pack`; None when the chunk carries no multimodal prompt."""
+        if "positions" not in tensors:
+            return None
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in (meta | tensors).items() if name in names})

@@ -15,7 +15,7 @@ def devices_of_replicas(stage: StageKeys, replicas: int, where: str) -> list[str
         raise SchemaError(f"{where}.devices", f'must be cpu, or indices such as "0" or "0,1"; got {stage.devices!r}')
     if len(set(devices)) != len(devices):
         raise SchemaError(f"{where}.devices", f"names a device twice: {stage.devices!r}")
-    per_replica = stage.tensor_parallel_size * getattr(stage, "pipeline_parallel_size", 1)
+    per_replica = getattr(stage, "tensor_parallel_size", 1) * getattr(stage, "pipeline_parallel_size", 1)
     if per_replica == 1 and replicas % len(devices) == 0:
         # Several replicas may share a device; its memory decides.
         return [devices[replica % len(devices)] for replica in range(replicas)]

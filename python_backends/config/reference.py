@@ -1,22 +1,23 @@
-"""The reference of every deploy key, written from the schema: `python -m python_backends.config.reference FILE`.
+"""Reference tables written from where the keys and fields are declared: `python -m python_backends.config.reference`.
 
-Replaces what stands between the two marks in FILE.
+Replaces what stands between two marks in docs/deploy.md and docs/requests.md.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from python_backends.config.deploy_keys import ConnectorExtra, ConnectorKeys, DeployKeys, TimeoutKeys
+from python_backends.config.sampling import TalkerSampling, ThinkerSampling
 from python_backends.config.schema import default_of, keys_of
 from python_backends.config.stage_keys import Code2WavKeys, StageKeys, TalkerKeys, ThinkerKeys
 
 BEGIN = "<!-- keys: written by python_backends/config/reference.py -->"
 END = "<!-- end of keys -->"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 _SECTIONS = (
     ("Top level", DeployKeys, None),
     ("`connectors.NAME`", ConnectorKeys, None),
@@ -29,10 +30,17 @@ _SECTIONS = (
 )
 
 
-def reference() -> str:
+REQUEST_SECTIONS = (
+    ("`sampling.thinker`", ThinkerSampling, None),
+    ("`sampling.talker`", TalkerSampling, None),
+)
+PAGES = {DOCS / "deploy.md": _SECTIONS, DOCS / "requests.md": REQUEST_SECTIONS}
+
+
+def reference(sections: tuple = _SECTIONS) -> str:
     """Markdown tables with type, default and meaning of every key."""
     parts = []
-    for title, cls, base in _SECTIONS:
+    for title, cls, base in sections:
         inherited = set(keys_of(base)) if base else set()
         own = vars(cls)["__annotations__"]
         rows = [_row(name, item) for name, item in keys_of(cls).items() if name in own or name not in inherited]
@@ -56,12 +64,12 @@ def _shown(default: Any) -> str:
     return f"`{json.dumps(default)}`"
 
 
-def with_reference(page: str) -> str:
+def with_reference(page: str, sections: tuple = _SECTIONS) -> str:
     """`page` with the tables between its marks."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{reference(sections)}\n\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(with_reference(path.read_text()))
+    for path, sections in PAGES.items():
+        path.write_text(with_reference(path.read_text(), sections))

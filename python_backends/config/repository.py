@@ -20,6 +20,7 @@ _BLS_OUTPUTS = (
     ("text", "TYPE_STRING", 1),
     ("audio", "TYPE_FP32", -1),
     ("audio_int16", "TYPE_INT16", -1),
+    ("logprobs", "TYPE_STRING", 1),
     ("summary", "TYPE_STRING", 1),
 )
 _STAGE_OUTPUTS = (("reply", "TYPE_STRING", 1),)

@@ -115,7 +115,7 @@ class Named(Kind):
 
 
 def key(kind: Kind, doc: str, default: Any = None, ignored: bool = False) -> Any:
-    """A dataclass field for one YAML key. A default of None means unset, and `null` in the YAML means that too.
+    """A dataclass field for one YAML key. A default of None means unset; `null` in the YAML means the default.
 
     `ignored` keys are taken, so that files written for other servers load, and have no effect.
     """
@@ -131,7 +131,7 @@ def keys_of(cls: type) -> dict[str, Field]:
 
 
 def default_of(item: Field) -> Any:
-    return item.default_factory() if item.default is MISSING else item.default
+    return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
 def parse_section(cls: type, values: dict, where: str) -> Any:
@@ -142,13 +142,14 @@ def parse_section(cls: type, values: dict, where: str) -> Any:
         at = f"{where}.{name}" if where else str(name)
         if name not in known:
             raise SchemaError(at, unknown_key(name, known))
-        if value is None and default_of(known[name]) is None:
+        if value is None:
             continue
         parsed[name] = known[name].metadata["kind"].parse(value, at)
     return cls(**parsed)
 
 
-def unknown_key(name: Any, known: Any) -> str:
-    close = difflib.get_close_matches(str(name), known, 1)
+def unknown_key(name: Any, known: Any, also: Any = ()) -> str:
+    """What to say of a key that is none of `known`, which are listed, nor of `also`, which are too many to list."""
+    close = difflib.get_close_matches(str(name), [*known, *also], 1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown key; {hint}allowed: {', '.join(known)}"

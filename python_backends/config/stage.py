@@ -11,20 +11,13 @@ class Finish:
     """How a stage ended a stream normally.
 
     `reason`: "stop" (the model ended it) or "length" (a limit did). `usage`: counts by name, such as
-    `{"prompt_tokens": 20, "completion_tokens": 9}`, `{"frames": 120, "seed": 7}` or `{"samples": 230400}`.
+    `{"prompt_tokens": 20, "completion_tokens": 9}`, `{"frames": 120, "seed": 7}` or `{"samples": 230400}`. `notes`:
+    what was done otherwise than asked, for the client.
     """
 
     reason: str
     usage: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FirstChunk:
-    """What Code2Wav asks of the Talker's first chunk; the fields are those of `ChunkSchedule`."""
-
-    initial: int
-    loaded_initial: int
-    idle_streams: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

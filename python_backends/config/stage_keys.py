@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from python_backends.config.schema import (
@@ -22,6 +20,7 @@ from python_backends.config.schema import (
     unknown_key,
     variables,
 )  # fmt: skip
+from python_backends.config.vllm_omni import UNREAD_BY_STAGES, vllm_engine_args
 
 STAGES = ("thinker", "talker", "code2wav")
 _VLLM = "vLLM's own default"
@@ -47,7 +46,8 @@ class StageKeys:
     )
     max_num_seqs: int = key(integer(1), "Streams in one batch of one replica.", 64)
     dtype: str | None = key(
-        one_of("float32", "bfloat16"), "Type of weights and activations. Unset: bfloat16, on the CPU float32."
+        one_of("float32", "bfloat16", "auto"),
+        "Type of weights and activations. Unset and `auto`: bfloat16, on the CPU float32.",
     )
     load_format: str | None = key(
         text("dummy"), "`auto` reads the checkpoint, `dummy` draws random weights of its sizes; stage 0: any of vLLM's."
@@ -66,9 +66,8 @@ class StageKeys:
     output_connectors: dict = key(mapping("to_stage_N to a connector's name"), "The same from the sender's side.", {})
     default_sampling_params: dict = key(
         mapping("sampling parameters"),
-        "Sampling parameters of requests that set none: `temperature`, `top_k` (-1 and 0: all), `top_p`, "
-        "`repetition_penalty`, `max_tokens`, `ignore_eos`, `seed`; stage 1 also `predictor_temperature`, "
-        "`predictor_top_k`, `predictor_top_p`. Stage 2 samples nothing.",
+        "Sampling parameters of requests that set none: the fields of `sampling.thinker` or `sampling.talker` in "
+        "docs/requests.md, and `seed`. Stage 2 samples nothing.",
         {},
     )
     env: dict = key(variables(), "Set in the engine process before it touches a device.", {})
@@ -79,6 +78,14 @@ class StageKeys:
         {},
     )
     trust_remote_code: bool | None = key(boolean(), "Stage 0: as vLLM takes it. No effect in stages 1 and 2.")
+    async_chunk: bool | None = key(boolean(), "Taken if it says what the top level's `async_chunk` says.")
+    engine_args: dict = key(
+        mapping("vLLM's engine arguments"),
+        "Other engine arguments of vLLM. They may also stand beside the keys here. Stage 0 takes all; in this mapping "
+        "a name that only another version of vLLM has is left to the engine to check. In stages 1 and 2 those "
+        "without a key here have no effect, and the log names them.",
+        {},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +109,6 @@ class ThinkerKeys(StageKeys):
     limit_mm_per_prompt: dict | None = key(mapping("modality to count"), "Media items of one prompt.")
     hf_overrides: dict | None = key(mapping("config keys"), "Overrides of the checkpoint's configuration.")
     compilation_config: Any = key(Either(mapping("options"), integer(0, 3)), f"vLLM's compilation. Unset: {_VLLM}.")
-    engine_args: dict = key(
-        mapping("vLLM's engine arguments"),
-        "Other engine arguments of vLLM. They may also stand beside the keys here; in this mapping a name that "
-        "only another version of vLLM has is left to the engine to check.",
-        {},
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,11 @@ class TalkerKeys(StageKeys):
     """Keys of stage 1 alone."""
 
     max_num_batched_tokens: int | None = key(integer(1), "Prompt rows computed between two decode steps. Unset: 2048.")
-    max_model_len: int = key(integer(1), "Rows of prompt and speech that one stream may use.", 8192)
+    max_model_len: int | None = key(
+        integer(1),
+        "Rows of prompt and speech that one stream may use. Unset: as many as an eighth of the device's memory holds, "
+        "at least 8192 and at most the checkpoint's; on the CPU 8192.",
+    )
     async_scheduling: bool = key(
         boolean(), "Launch a step before the one before has been handled. `async_output` needs it.", True
     )
@@ -151,12 +156,6 @@ class Code2WavKeys(StageKeys):
 STAGE_KEYS: dict[int, type[StageKeys]] = {0: ThinkerKeys, 1: TalkerKeys, 2: Code2WavKeys}
 
 
-@cache
-def vllm_engine_args() -> frozenset[str]:
-    """Names of vLLM's engine arguments, listed in a file because the stubs have no vLLM to ask."""
-    return frozenset(Path(__file__).with_name("vllm_engine_args.txt").read_text().split())
-
-
 def parse_stage(values: Any, where: str) -> StageKeys:
     """Check one entry of `stages`. Raises SchemaError."""
     if not isinstance(values, dict):
@@ -164,16 +163,20 @@ def parse_stage(values: Any, where: str) -> StageKeys:
     stage_id = values.get("stage_id")
     if isinstance(stage_id, bool) or stage_id not in STAGE_KEYS:
         raise SchemaError(f"{where}.stage_id", f"must be 0 (Thinker), 1 (Talker) or 2 (Code2Wav), got {stage_id!r}")
-    values = dict(values)
-    if stage_id == 0:
-        known = keys_of(ThinkerKeys)
-        extra = {name: value for name, value in values.items() if name not in known and name in vllm_engine_args()}
-        for name in extra:
-            del values[name]
-        for name in values:
-            if name not in known:
-                raise SchemaError(f"{where}.{name}", unknown_key(name, known) + ", and vLLM's engine arguments")
-        if extra:
-            own = values.get("engine_args") or {}
-            values["engine_args"] = extra | own if isinstance(own, dict) else own
+    known, also = keys_of(STAGE_KEYS[stage_id]), vllm_engine_args() | UNREAD_BY_STAGES
+
+    def check(name: Any, at: str) -> None:
+        if name not in known and name not in also:
+            raise SchemaError(f"{at}.{name}", unknown_key(name, known, also) + ", and vLLM's engine arguments")
+
+    for name in values:
+        check(name, where)
+    extra = {name: value for name, value in values.items() if name not in known}
+    values = {name: value for name, value in values.items() if name in known}
+    own = values.get("engine_args") or {}
+    if isinstance(own, dict):
+        if stage_id != 0:
+            for name in own:
+                check(name, f"{where}.engine_args")
+        values["engine_args"] = extra | own
     return parse_section(STAGE_KEYS[stage_id], values, where)

@@ -1,70 +1,44 @@
-"""Chunk: the unit that travels between stages, and its wire format.
-
-A message is one msgpack header frame followed by raw tensor frames. The header is a list with one entry a chunk, so
-that everything a step produced for one destination travels as one message. Tensors below SMALL_BYTES share the first
-tensor frame: a frame of its own costs more than copying a few bytes.
-"""
+"""Chunk: the unit that travels between stages. What goes to one destination together travels as one message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
-import msgpack
+import msgspec
 import numpy as np
 
 from python_backends.config.errors import ProtocolError
+from python_backends.connectors import wire
 
-KINDS = ("text_ids", "hidden_rows", "codes", "text", "audio", "progress", "abort")
-DTYPES = ("int16", "int32", "int64", "uint8", "uint16", "float16", "float32")
-SMALL_BYTES = 4096
-_ALIGN = 8
-_KINDS = frozenset(KINDS)
-_NAMES = {np.dtype(name): name for name in DTYPES}
-_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+Kind = Literal["text_ids", "codes", "text", "audio", "progress", "abort"]
+KINDS = get_args(Kind)
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, array_like=True, frozen=True):
     """One piece of one stream. Not to be changed once made: it may be on its way to several threads.
 
     `source` is the stage that made it; `seq` counts from 0 without gaps for each (stream, source, destination).
     `finished` marks the last chunk of that sequence. `error` is `(code, message)` of an OmniError, or None.
-    `meta` holds plain scalars and lists; `tensors` holds contiguous NumPy arrays of a dtype in DTYPES.
+    `meta` holds plain scalars and lists; `tensors` holds NumPy arrays of a dtype in wire.DTYPES.
     """
 
     stream_id: str
     source: str
     seq: int
-    kind: str
+    kind: Kind
     finished: bool = False
     error: tuple[str, str] | None = None
-    meta: dict = field(default_factory=dict)
-    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    meta: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
 
 
 def encode(chunks: Sequence[Chunk]) -> list[bytes | bytearray | memoryview]:
     """Return the frames of one message. Raises ValueError for a kind or dtype that the format does not have."""
-    headers, small, large = [], bytearray(), []
     for chunk in chunks:
-        if chunk.kind not in _KINDS:
+        if chunk.kind not in KINDS:
             raise ValueError(f"unknown chunk kind {chunk.kind!r}")
-        specs = []
-        for name, array in chunk.tensors.items():
-            dtype = _NAMES.get(array.dtype)
-            if dtype is None:
-                raise ValueError(f"tensor {name!r} has dtype {array.dtype}, which the data plane does not carry")
-            if array.nbytes < SMALL_BYTES:
-                specs.append((name, dtype, array.shape, 0, len(small)))
-                small += array.tobytes()
-                small += bytes(-len(small) % _ALIGN)
-            else:
-                large.append(memoryview(np.ascontiguousarray(array)).cast("B"))
-                specs.append((name, dtype, array.shape, len(large), 0))
-        headers.append(
-            (chunk.stream_id, chunk.source, chunk.seq, chunk.kind, chunk.finished, chunk.error, chunk.meta, specs)
-        )
-    return [msgpack.packb(headers), small, *large]
+    return wire.pack(chunks)
 
 
 def decode(frames: Sequence[bytes | memoryview]) -> list[Chunk]:
@@ -72,25 +46,9 @@ def decode(frames: Sequence[bytes | memoryview]) -> list[Chunk]:
 
     Raises ProtocolError for anything that `encode` does not make.
     """
-    try:
-        chunks, named = [], 0
-        tensor_frames = frames[1:]
-        for stream_id, source, seq, kind, finished, error, meta, specs in msgpack.unpackb(frames[0]):
-            if kind not in _KINDS:
-                raise ValueError(f"unknown kind {kind!r}")
-            tensors = {}
-            for name, dtype, shape, frame, offset in specs:
-                tensors[name] = np.ndarray(shape, _BY_NAME[dtype], tensor_frames[frame], offset)
-                named += frame > 0
-            chunks.append(
-                Chunk(
-                    stream_id, source, seq, kind, finished, tuple(error) if error is not None else None, meta, tensors
-                )
-            )
-        if len(tensor_frames) != 1 + named:
-            raise ValueError(f"{len(tensor_frames)} tensor frames where the header names {named}")
-    except (ValueError, KeyError, IndexError, TypeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"malformed message: {error}") from error
+    chunks: list[Chunk] = wire.unpack(frames, list[Chunk])
+    if not all(isinstance(tensor, np.ndarray) for chunk in chunks for tensor in chunk.tensors.values()):
+        raise ProtocolError("malformed message: a tensor is no array")
     return chunks
 
 

@@ -24,7 +24,7 @@ class Outbox:
     """
 
     def __init__(
-        self, sender: ChunkSender, failed: Callable[[str, StageFailed], None], capacity: int = CAPACITY
+        self, sender: ChunkSender, failed: Callable[[str, StageFailed], object], capacity: int = CAPACITY
     ) -> None:
         self._sender = sender
         self._failed = failed
@@ -55,6 +55,11 @@ class Outbox:
         with self._lock:
             if stream_id in self._under_way:
                 self._withdrawn.add(stream_id)
+
+    def destinations(self) -> list[str]:
+        """Addresses that have a thread and a connection."""
+        with self._lock:
+            return list(self._threads)
 
     def abandon(self, address: str) -> None:
         """The destination is gone: what waits for it is dropped, its thread and its connection end."""
@@ -99,7 +104,7 @@ class Outbox:
             if wanted:
                 sent = self._sender.send(address, wanted, lambda: self._unwanted(address, wanted))
         except StageFailed as error:
-            log.error("%d chunks were not delivered: %s", len(wanted), error)
+            log.error("%d chunks were not delivered to %s: %s", len(wanted), address, error)
             for stream_id in {chunk.stream_id for chunk in wanted}:
                 self._failed(stream_id, error)
             sent = False

@@ -1,11 +1,15 @@
-"""The directory that holds a server's sockets: one a server, closed to other users."""
+"""The directory that holds a server's sockets and its opener key: one a server, closed to other users."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import stat
 import tempfile
 from pathlib import Path
+
+_OPENER_KEY = "opener.key"
 
 
 def runtime_dir() -> Path:
@@ -25,9 +29,27 @@ def runtime_dir() -> Path:
     return path
 
 
+def opener_key(path: Path) -> str:
+    """The secret that a call to a stage's model must carry to open streams: drawn by whoever asks first at a start.
+
+    It is kept in the directory, with mode 0600, for the models of the same server alone.
+    """
+    key = path / _OPENER_KEY
+    if not key.exists():
+        mine = path / f"{_OPENER_KEY}.{os.getpid()}"
+        with os.fdopen(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        with contextlib.suppress(FileExistsError):  # somebody was faster: theirs counts
+            os.link(mine, key)  # appears with its content, or not at all
+        mine.unlink()
+    return key.read_text()
+
+
 def remove_runtime_dir_if_empty(path: Path) -> None:
-    """The last stub that leaves takes the directory along."""
-    try:
+    """The last stub that leaves takes the directory along, with the key and the files that were only locked."""
+    with contextlib.suppress(OSError):
+        left = list(path.iterdir())
+        if all(item.name == _OPENER_KEY or item.suffix == ".lock" for item in left):
+            for item in left:
+                item.unlink(missing_ok=True)
         path.rmdir()
-    except OSError:
-        return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,24 @@ from python_backends.connectors.chunk import Chunk, decode, encode
 
 HIGH_WATER_MARK = 2000  # messages; a queue that is full blocks its producer's builder
 _POLL_MS = 20
+
+
+def is_gone(address: str) -> bool:
+    """Whether nobody receives at `address` any more: its process has ended or has closed the socket.
+
+    Only of `ipc://` can that be told; others count as there.
+    """
+    if not address.startswith("ipc://"):
+        return False
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address.removeprefix("ipc://"))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:  # such as one that is too busy to answer
+            return False
+    return False
 
 
 class ChunkReceiver:
@@ -89,7 +108,7 @@ class ChunkSender:
         while True:
             with lock:
                 if socket.closed:
-                    raise StageFailed(f"the connection to {address} is closed")
+                    raise StageFailed("the connection is closed")
                 try:
                     socket.send_multipart(frames, zmq.NOBLOCK)
                     return True
@@ -98,13 +117,13 @@ class ChunkSender:
             if given_up():
                 return False
             if time.monotonic() > deadline:
-                raise StageFailed(f"no room at {address} for {self._timeout_s:.0f} s")
+                raise StageFailed(f"the next stage took nothing for {self._timeout_s:.0f} s")
 
     def disconnect(self, address: str) -> None:
         """Forget an address whose receiver is gone."""
         with self._table_lock:
             socket, lock = self._sockets.pop(address, None), self._locks.pop(address, None)
-        if socket is not None:
+        if socket is not None and lock is not None:
             with lock:
                 socket.close()
 

@@ -6,6 +6,7 @@ process ends.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -15,6 +16,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from python_backends.engine_host.stage import Stage
+    from python_backends.engine_host.streams import Streams
 
 log = logging.getLogger("engine_host")
 # An engine's thread launches work without a pause; Python's default lets it keep the others, which answer and deliver,
@@ -28,7 +34,7 @@ class HostConfig:
 
     `control` is the stub's address for hello and heartbeats; `calls` and `data` are the addresses to bind for its calls
     and for chunks; `options` the fields of the stage's own options dataclass; `env` variables to set before anything
-    touches the device.
+    touches the device; `devices` the indices of its devices, on which engines load one after another.
     """
 
     stage: str
@@ -40,6 +46,7 @@ class HostConfig:
     options: dict = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     memory_fraction: float | None = None
+    devices: list[str] = field(default_factory=list)
 
 
 def _watch_parent(config: HostConfig) -> None:
@@ -70,7 +77,7 @@ def _say_the_stub_is_gone(config: HostConfig) -> None:
     time.sleep(0.1)  # this process is about to be killed: let ZeroMQ's thread put the messages on their way
 
 
-def _build_stage(config: HostConfig, streams):
+def _build_stage(config: HostConfig, streams: Streams) -> Stage:
     # Imports stay here: each stage pulls in only its own libraries.
     if config.memory_fraction is not None:
         import torch
@@ -116,7 +123,8 @@ def main() -> int:
     import zmq
 
     from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
-    from python_backends.engine_host.control import ControlServer, answer, report_failure
+    from python_backends.engine_host.control import ControlServer, answer, report
+    from python_backends.engine_host.device_turn import device_turn
     from python_backends.engine_host.progress import LoadProgress
     from python_backends.engine_host.stage import Inbox
     from python_backends.engine_host.streams import Streams
@@ -126,11 +134,15 @@ def main() -> int:
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
     try:
-        with LoadProgress():
-            stage = _build_stage(config, streams)
+        importlib.import_module(f"python_backends.engine_host.{config.stage}_stage")  # may go beside another's load
+        directory = Path(config.control.removeprefix("ipc://")).parent
+        with device_turn(directory, config.devices, lambda: report(context, config.control, {"waiting": True})):
+            started = time.monotonic()
+            with LoadProgress():
+                stage = _build_stage(config, streams)
     except Exception as error:
         log.exception("the engine could not be built")
-        report_failure(context, config.control, f"{type(error).__name__}: {error}")
+        report(context, config.control, {"failure": f"{type(error).__name__}: {error}"})
         context.destroy(linger=1000)
         return 1
     receiver = ChunkReceiver(context, config.data)
@@ -143,6 +155,7 @@ def main() -> int:
             "open": lambda payload: open_one(payload),
             "open_all": lambda payload: {"answers": [answer(open_one, stream) for stream in payload["streams"]]},
             "abort": lambda payload: abort(payload["stream_id"]),
+            "describe": lambda payload: stage.describe(),
             "load": lambda payload: {"open": len(streams)},
             "status": lambda payload: {"instance": config.instance} | stats(),
         },

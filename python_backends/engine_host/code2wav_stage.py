@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Code2WavStage:
         except BaseException:
             self._streams.drop(payload["stream_id"])
             raise
-        return {"first_chunk": asdict(self._engine.first_chunk())}
+        return {}
 
     def receive(self, chunk: Chunk) -> None:
         self._engine.feed(chunk.stream_id, chunk.tensors["codes"], chunk.finished)
@@ -52,6 +51,9 @@ class Code2WavStage:
     def _fail_all(self, why: str) -> None:
         for stream_id in self._streams.ids():
             self._streams.fail(stream_id, StageFailed(f"code2wav: {why}"))
+
+    def describe(self) -> dict:
+        return self._engine.describe()
 
     def stats(self) -> dict:
         return self._engine.stats()

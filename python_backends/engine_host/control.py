@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import OmniError, ProtocolError
-from python_backends.connectors import call_wire
+from python_backends.connectors import wire
 
 log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.5
@@ -30,12 +31,12 @@ def answer(handler: Callable[[dict], dict], payload: dict) -> dict:
         return {"error": {"code": "internal", "message": f"{type(error).__name__}: {error}"}}
 
 
-def report_failure(context: zmq.Context, stub_address: str, reason: str) -> None:
-    """Tell the stub why the engine cannot serve."""
+def report(context: zmq.Context, stub_address: str, news: dict) -> None:
+    """Tell the stub, before there is a ControlServer, `{"failure": why}` or `{"waiting": True}` for a device."""
     socket = context.socket(zmq.PUSH)
     socket.setsockopt(zmq.LINGER, 1000)
     socket.connect(stub_address)
-    socket.send(msgpack.packb({"failure": reason}))
+    socket.send(msgspec.msgpack.encode(news))
     socket.close()
 
 
@@ -78,13 +79,13 @@ class ControlServer:
     def hello(self, facts: dict) -> None:
         """Tell the stub that the engine can serve, and start to answer its calls."""
         facts |= {"calls": self._calls.getsockopt_string(zmq.LAST_ENDPOINT)}
-        self._stub.send(msgpack.packb({"hello": facts}))
+        self._stub.send(msgspec.msgpack.encode({"hello": facts}))
         self._thread.start()
         self._beats.start()
 
     def _beat(self) -> None:
         while self._answers():
-            self._stub.send(msgpack.packb({"heartbeat": self._stats()}))
+            self._stub.send(msgspec.msgpack.encode({"heartbeat": self._stats()}))
             if self._stop.wait(HEARTBEAT_S):
                 return
         if not self._stop.is_set():
@@ -99,7 +100,7 @@ class ControlServer:
             if self._calls.poll(100):
                 peer, *frames = self._calls.recv_multipart(copy=False)
                 try:
-                    call = call_wire.unpack([frame.buffer for frame in frames])
+                    call: dict[str, Any] = wire.unpack([frame.buffer for frame in frames])
                 except ProtocolError as error:
                     log.error("dropped a call: %s", error)
                     continue
@@ -107,7 +108,7 @@ class ControlServer:
                 self._call_since = time.monotonic()
                 reply = {"id": call["id"]} | answer(handler, call["payload"])
                 self._call_since = None
-                self._calls.send_multipart([peer.bytes, msgpack.packb(reply)])
+                self._calls.send_multipart([peer.bytes, msgspec.msgpack.encode(reply)])
 
     def close(self) -> None:
         self._stop.set()

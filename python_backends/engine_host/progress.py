@@ -25,7 +25,7 @@ class LoadProgress:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._done.set()
         self._thread.join(2)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from python_backends.config.errors import OmniError, ProtocolError
 from python_backends.connectors.chunk import Chunk
@@ -12,6 +14,7 @@ from python_backends.connectors.zmq_link import ChunkReceiver
 from python_backends.engine_host.streams import Streams
 
 log = logging.getLogger(__name__)
+GONE_S = 1.0  # between two looks for openers and later stages that have ended
 
 
 class Stage(Protocol):
@@ -31,11 +34,17 @@ class Stage(Protocol):
 
     def stats(self) -> dict: ...
 
+    def describe(self) -> dict:
+        """What clients may know: limits, names, versions."""
+
     def close(self) -> None: ...
 
 
 class Inbox:
-    """The thread that takes chunks off the data plane and hands them to the stage."""
+    """The thread that takes chunks off the data plane and hands them to the stage.
+
+    It also frees what belongs to processes that have ended: nobody else would tell the stage of an opener's death.
+    """
 
     def __init__(self, receiver: ChunkReceiver, streams: Streams, stage: Stage) -> None:
         self._receiver = receiver
@@ -46,7 +55,11 @@ class Inbox:
         self._thread.start()
 
     def _run(self) -> None:
+        look_at = time.monotonic() + GONE_S
         while not self._stop.is_set():
+            if time.monotonic() > look_at:
+                self._leave_the_gone()
+                look_at = time.monotonic() + GONE_S
             try:
                 chunks = self._receiver.receive(100)
             except ProtocolError as error:
@@ -71,13 +84,18 @@ class Inbox:
             self._stage.abort(chunk.stream_id)
             self._streams.fail(chunk.stream_id, OmniError(f"{type(error).__name__}: {error}"))
 
+    def _leave_the_gone(self) -> None:
+        for stream_id in self._streams.leave_the_gone():
+            log.warning("stream %s: who opened it has ended", stream_id)
+            self._stage.abort(stream_id)
+
     def close(self) -> None:
         self._stop.set()
         self._thread.join(2)
         self._receiver.close()
 
 
-def run_stepping_engine(engine, stop: threading.Event, fail_all) -> None:
+def run_stepping_engine(engine: Any, stop: threading.Event, fail_all: Callable[[str], None]) -> None:
     """Step `engine` until `stop`: the only thread that touches its device.
 
     An exception out of a step leaves the device state unknown: every open stream fails (`fail_all`) and the exception

@@ -9,9 +9,9 @@ import numpy as np
 
 from python_backends.config.errors import OmniError, ProtocolError, StageFailed
 from python_backends.config.stage_keys import STAGES
-from python_backends.connectors.chunk import Chunk, SequenceChecker
+from python_backends.connectors.chunk import Chunk, Kind, SequenceChecker
 from python_backends.connectors.outbox import Outbox
-from python_backends.connectors.zmq_link import ChunkSender
+from python_backends.connectors.zmq_link import ChunkSender, is_gone
 
 
 @dataclass
@@ -35,7 +35,6 @@ class Streams:
         self._routes: dict[str, Route] = {}
         self._checker = SequenceChecker()
         self._lock = threading.Lock()
-        self.unknown_chunks = 0
 
     def open(self, stream_id: str, reply: str, sink: str | None) -> None:
         """Raises ProtocolError when the stream is open already."""
@@ -44,9 +43,6 @@ class Streams:
                 raise ProtocolError(f"stream {stream_id} is open already")
             self._routes[stream_id] = Route(reply, sink)
 
-    def is_open(self, stream_id: str) -> bool:
-        return stream_id in self._routes
-
     def check(self, chunk: Chunk) -> bool:
         """True when `chunk` is the next of an open stream; False when its stream is not open (any more).
 
@@ -54,7 +50,6 @@ class Streams:
         """
         with self._lock:
             if chunk.stream_id not in self._routes:
-                self.unknown_chunks += 1
                 return False
             self._checker.check(chunk)
             return True
@@ -62,7 +57,7 @@ class Streams:
     def post(
         self,
         stream_id: str,
-        kind: str,
+        kind: Kind,
         *,
         to_sink: bool = False,
         finished: bool = False,
@@ -105,6 +100,19 @@ class Streams:
         chunk = Chunk(stream_id, self._stage, seq, "abort", True, (error.code, str(error)))
         self._outbox.put(route.reply, chunk)
         return True
+
+    def leave_the_gone(self) -> list[str]:
+        """Drop what is there for processes that have ended: the streams of an opener, whose ids are returned, and the
+        thread and the connection that served a destination, such as a later stage before it was restarted."""
+        with self._lock:
+            openers = {route.reply for route in self._routes.values()}
+        gone = {address for address in openers | set(self._outbox.destinations()) if is_gone(address)}
+        with self._lock:
+            lost = [stream_id for stream_id, route in self._routes.items() if route.reply in gone]
+        dropped = [stream_id for stream_id in lost if self.drop(stream_id)]
+        for address in gone:
+            self._outbox.abandon(address)
+        return dropped
 
     def _forget(self, stream_id: str) -> Route | None:
         with self._lock:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import numpy as np
 
 from python_backends.config.errors import OmniError, StageFailed
+from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule, Finish
 from python_backends.connectors.chunk import Chunk
-from python_backends.engine_host import multimodal_wire
 from python_backends.engine_host.stage import run_stepping_engine
 from python_backends.engine_host.streams import Streams
 from python_backends.talker.engine import TalkerEngine, TalkerOptions, TalkerRequest, TextChunk
-
-log = logging.getLogger(__name__)
 
 
 class TalkerStage:
@@ -25,7 +22,6 @@ class TalkerStage:
     def __init__(self, checkpoint: str, options: TalkerOptions, streams: Streams) -> None:
         self._streams = streams
         self._engine = TalkerEngine(checkpoint, options, self)
-        log.info("%s", self._engine.guards())
 
     def open(self, payload: dict) -> dict:
         request = TalkerRequest(
@@ -41,11 +37,11 @@ class TalkerStage:
         except BaseException:
             self._streams.drop(request.stream_id)
             raise
-        return {}
+        return {"rows": self._engine.max_model_len}
 
     def receive(self, chunk: Chunk) -> None:
         prompt_ids = chunk.tensors.get("prompt_ids")
-        multimodal = multimodal_wire.unpack(chunk.meta, chunk.tensors)
+        multimodal = MultimodalPrompt.unpack(chunk.meta, chunk.tensors)
         ids = chunk.tensors.get("ids", np.empty(0, np.int32))
         self._engine.feed(chunk.stream_id, TextChunk(ids, chunk.finished, prompt_ids, multimodal))
 
@@ -55,12 +51,6 @@ class TalkerStage:
             meta = {"reason": finish.reason, "usage": finish.usage}
             self._streams.post(stream_id, "progress", finished=True, meta=meta)
             self._streams.finish(stream_id)
-
-    def progress(self, stream_id: str, frames: int) -> None:
-        """Per-frame progress stays here; the BLS model is told the totals at the end."""
-
-    def ready(self, stream_id: str) -> bool:
-        return True
 
     def failed(self, stream_id: str, error: OmniError) -> None:
         self._streams.fail(stream_id, error)
@@ -74,6 +64,9 @@ class TalkerStage:
     def _fail_all(self, why: str) -> None:
         for stream_id in self._streams.ids():
             self._streams.fail(stream_id, StageFailed(f"talker: {why}"))
+
+    def describe(self) -> dict:
+        return self._engine.describe()
 
     def stats(self) -> dict:
         return self._engine.stats()

@@ -12,7 +12,6 @@ from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.config.stage import Finish
 from python_backends.connectors.chunk import Chunk
-from python_backends.engine_host import multimodal_wire
 from python_backends.engine_host.streams import Streams
 from python_backends.thinker.engine import ThinkerEngine, ThinkerOptions, ThinkerRequest
 
@@ -33,6 +32,8 @@ class ThinkerStage:
             seed=payload["seed"],
             speak=payload["sink"] is not None,
             media=split_media(payload.get("media", {})),
+            template=payload.get("template", {}),
+            speech_rows=payload.get("speech_rows"),
         )
         self._streams.open(request.stream_id, payload["reply"], payload["sink"])
         if payload.get("hold_ids"):
@@ -49,11 +50,13 @@ class ThinkerStage:
         """The Thinker is the first stage: nothing but an abort is sent to it."""
 
     def prompt(self, stream_id: str, prompt_ids: np.ndarray, multimodal: MultimodalPrompt | None) -> None:
-        meta, tensors = multimodal_wire.pack(multimodal) if multimodal is not None else ({}, {})
+        meta, tensors = multimodal.pack() if multimodal is not None else ({}, {})
         tensors["prompt_ids"] = prompt_ids
         self._streams.post(stream_id, "text_ids", to_sink=True, meta=meta, tensors=tensors)
 
-    def output(self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None) -> None:
+    def output(
+        self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None, logprobs: list[dict] | None = None
+    ) -> None:
         finished = finish is not None
         held = self._held.get(stream_id)
         if held is not None:
@@ -61,10 +64,14 @@ class ThinkerStage:
             ids = np.concatenate(self._held.pop(stream_id, held)) if finished else ids[:0]
         if ids.size or finished:
             self._streams.post(stream_id, "text_ids", to_sink=True, finished=finished, tensors={"ids": ids})
-        if text or finished:
+        if text or finished or logprobs:
             meta: dict = {"text": text}
+            if logprobs:
+                meta["logprobs"] = logprobs
             if finish is not None:
                 meta |= {"reason": finish.reason, "usage": finish.usage}
+                if finish.notes:
+                    meta["notes"] = list(finish.notes)
             self._streams.post(stream_id, "text", finished=finished, meta=meta)
         if finished:
             self._streams.finish(stream_id)
@@ -80,6 +87,9 @@ class ThinkerStage:
     def run(self, stop: threading.Event) -> None:
         # The engine has a thread of its own that drives vLLM.
         self._engine.run_until(stop)
+
+    def describe(self) -> dict:
+        return self._engine.describe()
 
     def stats(self) -> dict:
         return self._engine.stats()

@@ -40,8 +40,7 @@ class Admission:
                 self._waiting.append(stream)
             else:
                 raise Overloaded(
-                    f"{len(self._holds)} requests in flight and {len(self._waiting)} waiting; "
-                    f"retry after {self._retry_after_s()} s"
+                    f"{len(self._holds)} requests in flight and {len(self._waiting)} waiting", self._retry_after_s()
                 )
 
     def leave_stage(self, stream: Stream, stage: str) -> None:

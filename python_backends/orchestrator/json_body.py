@@ -7,12 +7,12 @@ from typing import Any
 
 from python_backends.config.errors import InvalidRequest
 
-# What msgpack carries, and more levels than any request needs.
+# What the wire carries, and more levels than any request needs.
 SMALLEST, LARGEST, DEEPEST = -(2**63), 2**64 - 1, 32
 
 
 def load_json(raw: bytes | str) -> Any:
-    """Parse UTF-8 JSON. Raises InvalidRequest that names the field of what msgpack or UTF-8 cannot carry: half a
+    """Parse UTF-8 JSON. Raises InvalidRequest that names the field of what the wire or UTF-8 cannot carry: half a
     surrogate pair, an integer beyond 64 bits, lists and objects nested deeper than DEEPEST."""
     try:
         body = json.loads(raw if isinstance(raw, str) else raw.decode("utf-8"))

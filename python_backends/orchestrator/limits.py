@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from python_backends.config.errors import InvalidRequest
+from python_backends.config.schema import unknown_key
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,12 @@ def parse_timeouts(value: object) -> Timeouts:
     if not isinstance(value, dict):
         raise InvalidRequest("timeouts", f"must be an object, got {type(value).__name__}")
     known = [item.name for item in fields(Timeouts)]
-    for name, seconds in value.items():
+    for name in value:
         if name not in known:
-            raise InvalidRequest(f"timeouts.{name}", f"unknown field; allowed: {', '.join(known)}")
+            reason = unknown_key(name, known).replace("unknown key", "unknown field")
+            raise InvalidRequest(f"timeouts.{name}", reason)
+    value = {name: seconds for name, seconds in value.items() if seconds is not None}
+    for name, seconds in value.items():
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not is_number or not 0 < seconds <= 1e9:
             raise InvalidRequest(

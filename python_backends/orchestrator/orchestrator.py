@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import asdict
+from typing import Any
 
 import zmq
 
@@ -20,7 +21,7 @@ from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.admission import Admission
 from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.opener import Opener
-from python_backends.orchestrator.request import RequestDefaults, parse_request
+from python_backends.orchestrator.request import RequestDefaults, asks_for_description, parse_request
 from python_backends.orchestrator.stream import Admitted, Draining, EngineDied, OpenStage, Responder, Stream
 from python_backends.orchestrator.tasks import CLOSE_S, Tasks, Wait
 
@@ -53,7 +54,6 @@ class Orchestrator:
         address: str,
         open_stage: Callable[[str, list[dict]], list[dict | OmniError]],
         schedule: ChunkSchedule,
-        adaptive_first_chunk: bool = False,
         defaults: RequestDefaults | None = None,
         limits: Limits | None = None,
         give_up: Callable[[str], None] = lambda stage: None,
@@ -63,8 +63,8 @@ class Orchestrator:
         self._give_up = give_up
         self._refusal = refusal
         self._schedule = schedule
-        self._adaptive = adaptive_first_chunk
         self._defaults = defaults
+        self.description: dict = {}
         self._limits = limits or Limits()
         self._context = zmq.Context()
         self._receiver = ChunkReceiver(self._context, address)
@@ -75,6 +75,7 @@ class Orchestrator:
         self._data_of: dict[str, str] = {}  # addresses of engines that streams were opened on, by instance
         self._dead_instances: set[str] = set()
         self._stop = threading.Event()
+        self._drains = False
         self._tasks = Tasks()
         self._opener = Opener(self._open)
         self._admission = Admission(self._limits, self._admitted)
@@ -82,17 +83,28 @@ class Orchestrator:
         self._thread.start()
 
     def submit(
-        self, raw: bytes | str, responder: Responder, media: MediaArrays | None = None, unhurried: bool = False
+        self,
+        raw: bytes | str,
+        responder: Responder,
+        media: MediaArrays | None = None,
+        unhurried: bool = False,
+        request_id: str = "",
+        total_s: float | None = None,
     ) -> None:
         """Start one request. Never raises: what is wrong with it goes to `responder.error`.
 
-        `media`: its raw media, see `split_media`. `unhurried`: no time limits.
+        `media`: its raw media, see `split_media`. `unhurried`: no time limits. `request_id`: the client's name for a
+        request that brings none in its JSON. `total_s`: a time limit beside those in it.
         """
         try:
             if (refused := self._refusal()) is not None:
                 raise refused
-            request = parse_request(raw, self._defaults, media or {})
-            timeouts = Timeouts() if unhurried else request.timeouts.within(self._limits.timeouts)
+            if asks_for_description(raw):
+                responder.send("", None, self.description)
+                return
+            request = parse_request(raw, self._defaults, media or {}, request_id)
+            bounds = self._limits.timeouts.within(Timeouts(total_s=total_s))
+            timeouts = Timeouts() if unhurried else request.timeouts.within(bounds)
             stream = Stream(uuid.uuid4().hex, request, responder, self._tasks.new(), timeouts, media or {})
             self._start(stream)
         except OmniError as error:
@@ -100,6 +112,8 @@ class Orchestrator:
 
     def _start(self, stream: Stream) -> None:
         with self._lock:
+            if self._drains:
+                raise ShuttingDown("the server is shutting down")
             self._streams[stream.stream_id] = stream  # before it is admitted: a notice to all must reach it
         try:
             self._admission.offer(stream)
@@ -128,7 +142,8 @@ class Orchestrator:
             if error is None:
                 stream.send_output(stream.summary())
             else:
-                log.info("stream %s: %s: %s", stream.stream_id, error.code, error)
+                name = stream.request.request_id or "-"
+                log.info("stream %s (request %s): %s: %s", stream.stream_id, name, error.code, error)
                 stream.responder.error(error)
         except Exception:
             log.exception("stream %s: answering the client", stream.stream_id)
@@ -171,7 +186,7 @@ class Orchestrator:
 
     def _open(self, streams: list[Stream]) -> None:
         """Open the sink first, then its producer, so that nobody sends to a stage that does not know the stream."""
-        sinks: dict[str, OpenStage] = {}
+        sinks: dict[str, dict] = {}
         for name in reversed(streams[0].expected):
             streams = [stream for stream in streams if stream.stream_id in self._streams]
             if not streams:
@@ -188,29 +203,27 @@ class Orchestrator:
             for stream, reply in zip(asked, replies, strict=True):
                 if isinstance(reply, OmniError):
                     stream.tell(reply)
-                elif self._opened(stream, opened := OpenStage(name, reply)):
-                    sinks[stream.stream_id] = opened
+                elif self._opened(stream, OpenStage(name, reply["data"], reply["instance"])):
+                    sinks[stream.stream_id] = reply
                     streams.append(stream)
         for stream in streams:
             stream.media = {}  # an answer may take minutes
 
-    def _payload(self, name: str, stream: Stream, sink: OpenStage | None) -> dict:
+    def _payload(self, name: str, stream: Stream, sink: dict | None) -> dict:
+        """`sink`: what the stage behind `name` answered when it was opened."""
         request = stream.request
-        payload = {"stream_id": stream.stream_id, "reply": self._receiver.address}
+        payload: dict[str, Any] = {"stream_id": stream.stream_id, "reply": self._receiver.address}
         if name == "code2wav":
             return payload | {"sample_format": request.audio_format}
-        payload |= {"sink": sink.data if sink else None, "seed": request.seed}
+        payload |= {"sink": sink and sink["data"], "seed": request.seed}
         if name == "talker":
-            schedule = asdict(self._schedule_for(sink.reply))
+            schedule = asdict(self._schedule)
             return payload | {"speaker": request.speaker, "sampling": asdict(request.talker), "schedule": schedule}
         hold = self._schedule.steady == 0
         payload |= {"messages": request.messages, "sampling": asdict(request.thinker), "hold_ids": hold}
+        # The Talker has said how much it can hear.
+        payload |= {"template": request.chat_template_kwargs, "speech_rows": sink and sink.get("rows")}
         return payload | {"media": stream.media} if stream.media else payload
-
-    def _schedule_for(self, decoder_reply: dict) -> ChunkSchedule:
-        if not self._adaptive or self._schedule.steady == 0:
-            return self._schedule
-        return ChunkSchedule(steady=self._schedule.steady, doubling=True, **decoder_reply["first_chunk"])
 
     def _opened(self, stream: Stream, opened: OpenStage) -> bool:
         """Tell the stream; False when it has ended, or ends as the engine has."""
@@ -256,10 +269,19 @@ class Orchestrator:
             chunks += more
         return chunks
 
+    def drain(self) -> None:
+        """For a server that ends: what runs has a little time left, and from now on new requests are refused."""
+        with self._lock:
+            self._drains = True
+        self._drain()
+
+    def _drain(self) -> None:
+        self._tell_all(Draining(time.monotonic() + self._limits.drain_s))
+
     def _take_notice(self, chunk: Chunk) -> None:
         """What a stage's model tells of all streams: an engine died, or the server stops."""
         if "stopping" in chunk.meta:
-            self._tell_all(Draining(time.monotonic() + self._limits.drain_s))
+            self._drain()
             return
         instance = chunk.meta["instance"]
         with self._lock:

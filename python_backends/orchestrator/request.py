@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import Any
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.media_inputs import MediaArrays, split_media
 from python_backends.config.sampling import TalkerSampling, ThinkerSampling, sampling_from_dict
+from python_backends.config.schema import keys_of, unknown_key
 from python_backends.orchestrator.json_body import load_json
 from python_backends.orchestrator.limits import Timeouts, parse_timeouts
 
 MODALITIES = ("text", "audio")
 AUDIO_FORMATS = ("float32", "int16")
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
+LONGEST_ID = 128
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class OmniRequest:
     - `sampling`: `{"thinker": {...}, "talker": {...}}`, see ThinkerSampling and TalkerSampling.
     - `audio_format`: "float32" (default) or "int16".
     - `timeouts`: `{"queue_s", "first_audio_s", "total_s"}`, see Timeouts; the server's own are the longest allowed.
+    - `chat_template_kwargs`: variables of the checkpoint's chat template, with plain values.
+    - `request_id`: the client's own name for the request, for the summary and the server's log.
+
+    null stands for the default of an optional field.
     """
 
     messages: list[dict]
@@ -39,6 +46,8 @@ class OmniRequest:
     talker: TalkerSampling
     audio_format: str
     timeouts: Timeouts = Timeouts()
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    request_id: str = ""
 
     @property
     def wants_text(self) -> bool:
@@ -49,7 +58,10 @@ class OmniRequest:
         return "audio" in self.modalities
 
 
-_FIELDS = ("messages", "modalities", "speaker", "seed", "sampling", "audio_format", "timeouts")
+FIELDS = (
+    *("messages", "modalities", "speaker", "seed", "sampling", "audio_format", "timeouts"),
+    *("chat_template_kwargs", "request_id"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,10 @@ class RequestDefaults:
 
 
 def parse_request(
-    raw: bytes | str, defaults: RequestDefaults | None = None, media: MediaArrays | None = None
+    raw: bytes | str,
+    defaults: RequestDefaults | None = None,
+    media: MediaArrays | None = None,
+    request_id: str = "",
 ) -> OmniRequest:
     """Parse and validate the client's JSON, and what can be said of the raw `media` beside it (see `split_media`).
 
@@ -77,8 +92,9 @@ def parse_request(
     if not isinstance(body, dict):
         raise InvalidRequest("request", f"must be a JSON object, got {type(body).__name__}")
     for name in body:
-        if name not in _FIELDS:
-            raise InvalidRequest(str(name), f"unknown field; allowed: {', '.join(_FIELDS)}")
+        if name not in FIELDS:
+            raise InvalidRequest(str(name), _unknown(name, FIELDS))
+    body = {name: value for name, value in body.items() if value is not None}
     split_media(media or {})
     defaults = defaults or RequestDefaults()
     thinker, talker = _sampling(body.get("sampling"), defaults.sampling)
@@ -91,7 +107,42 @@ def parse_request(
         talker=talker,
         audio_format=_one_of("audio_format", body.get("audio_format", "float32"), AUDIO_FORMATS),
         timeouts=parse_timeouts(body.get("timeouts")),
+        chat_template_kwargs=_template_variables(body.get("chat_template_kwargs", {})),
+        request_id=_request_id(body.get("request_id", request_id)),
     )
+
+
+def _unknown(name: str, known: Any) -> str:
+    return unknown_key(name, known).replace("unknown key", "unknown field")
+
+
+def _request_id(value: object) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_ID:
+        raise InvalidRequest("request_id", f"must be a string of at most {LONGEST_ID} characters")
+    return value
+
+
+def _template_variables(value: object) -> dict[str, Any]:
+    """Which of them the template knows is the Thinker's to say."""
+    if not isinstance(value, dict):
+        raise InvalidRequest("chat_template_kwargs", f"must be an object, got {type(value).__name__}")
+    for name, one in value.items():
+        if not isinstance(one, (str, int, float, bool)):
+            raise InvalidRequest(f"chat_template_kwargs.{name}", "must be a string, a number, true or false")
+    return value
+
+
+def asks_for_description(raw: bytes | str) -> bool:
+    """Whether the request is `{"describe": true}`. Raises InvalidRequest when it asks for more."""
+    if len(raw) > 1000 or ("describe" not in raw if isinstance(raw, str) else b"describe" not in raw):
+        return False
+    body = load_json(raw)
+    if not isinstance(body, dict) or body.get("describe") is not True:
+        return False
+    for name in body:
+        if name not in ("describe", "request_id"):
+            raise InvalidRequest(str(name), "may not stand beside describe")
+    return True
 
 
 def _check_size(raw: bytes | str, media: MediaArrays) -> None:
@@ -156,12 +207,13 @@ def _sampling(value: object, defaults: dict[str, dict]) -> tuple[ThinkerSampling
         raise InvalidRequest("sampling", f"must be an object, got {type(value).__name__}")
     for name in value:
         if name not in ("thinker", "talker"):
-            raise InvalidRequest(f"sampling.{name}", "unknown field; allowed: thinker, talker")
+            raise InvalidRequest(f"sampling.{name}", _unknown(name, ("thinker", "talker")))
     built = []
     for name, cls in (("thinker", ThinkerSampling), ("talker", TalkerSampling)):
-        asked = value.get(name, {})
+        asked = {} if value.get(name) is None else value[name]
         if isinstance(asked, dict):
-            known = {f.name for f in fields(cls)}
-            asked = {key: v for key, v in defaults.get(name, {}).items() if key in known} | asked
+            known = keys_of(cls)
+            given = {key: one for key, one in asked.items() if one is not None or key not in known}
+            asked = {key: v for key, v in defaults.get(name, {}).items() if key in known} | given
         built.append(sampling_from_dict(cls, asked, f"sampling.{name}"))
     return built[0], built[1]

@@ -23,8 +23,11 @@ POLL_S = 0.25  # between two looks at whether the client is still there
 class Responder(Protocol):
     """The way back to one client. A `send` with a summary, or `error`, is called once, last."""
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
-        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz."""
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
+        """Send what is new as one response. `text` may be empty; `audio` is 1-D float32 or int16 at 24 kHz; `logprobs`
+        of the ids that came with the text, where the request wants them."""
 
     def error(self, error: OmniError) -> None: ...
 
@@ -34,20 +37,11 @@ class Responder(Protocol):
 
 @dataclass(frozen=True)
 class OpenStage:
-    """A stage that holds resources for a stream, and its reply to the call that opened it."""
+    """A stage that holds resources for a stream; `data` takes its chunks and aborts, `instance` names the process."""
 
     name: str
-    reply: dict
-
-    @property
-    def data(self) -> str:
-        """Address of its chunks and aborts."""
-        return self.reply["data"]
-
-    @property
-    def instance(self) -> str:
-        """Which process serves the stream."""
-        return self.reply["instance"]
+    data: str
+    instance: str
 
 
 @dataclass(frozen=True)
@@ -100,6 +94,8 @@ class Stream:
     _next_poll: float = 0.0
     _text: list[str] = field(default_factory=list)
     _audio: list[np.ndarray] = field(default_factory=list)
+    _logprobs: list[dict] = field(default_factory=list)
+    _all_logprobs: list[dict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._next_poll = self.started + POLL_S
@@ -192,6 +188,10 @@ class Stream:
                 self.urgent |= self.mark("first_text")
                 if self.request.wants_text:
                     self._text.append(chunk.meta["text"])
+            if logprobs := chunk.meta.get("logprobs"):
+                self._all_logprobs += logprobs
+                if self.request.wants_text:
+                    self._logprobs += logprobs
         elif chunk.kind == "audio":
             if chunk.tensors["audio"].size:
                 if self.mark("first_audio"):
@@ -203,6 +203,8 @@ class Stream:
         if chunk.finished:
             self.mark(f"{chunk.source}_done")
             self.finished[chunk.source] = {"finish_reason": chunk.meta["reason"], "usage": chunk.meta["usage"]}
+            if "notes" in chunk.meta:
+                self.finished[chunk.source]["notes"] = chunk.meta["notes"]
 
     def mark(self, name: str) -> bool:
         """Record, once, the milliseconds from the request's arrival to an event. False when it is there already."""
@@ -213,22 +215,29 @@ class Stream:
 
     @property
     def has_output(self) -> bool:
-        return bool(self._text or self._audio)
+        return bool(self._text or self._audio or self._logprobs)
 
     def send_output(self, summary: dict | None = None) -> None:
         """Send what was taken since the last call as one response."""
         text, audio = "".join(self._text), self._audio
-        self._text, self._audio, self.urgent = [], [], False
+        more = {"logprobs": self._logprobs} if self._logprobs else {}
+        self._text, self._audio, self._logprobs, self.urgent = [], [], [], False
         joined = np.concatenate(audio) if len(audio) > 1 else next(iter(audio), None)
-        self.responder.send(text, joined, summary)
+        self.responder.send(text, joined, summary, **more)
 
     def summary(self) -> dict:
-        """The JSON object of the last response. Times are milliseconds from the request's arrival."""
+        """The JSON object of the last response. Times are milliseconds from the request's arrival.
+
+        `finish_reason` is "length" when a limit cut any stage short: text that is whole may be spoken in part.
+        """
         self.mark("total")
-        return {
+        reasons = [stage["finish_reason"] for stage in self.finished.values()]
+        summary = {
             "id": self.stream_id,
-            "finish_reason": self.finished["thinker"]["finish_reason"],
+            "request_id": self.request.request_id,
+            "finish_reason": "length" if "length" in reasons else self.finished["thinker"]["finish_reason"],
             "seed": self.request.seed,
             "stages": self.finished,
             "timings_ms": self.timings,
         }
+        return summary | {"logprobs": self._all_logprobs} if self.request.thinker.logprobs else summary

@@ -61,6 +61,7 @@ class Task:
     def resume(self) -> bool:
         """Run to the next wait. False when there is none."""
         self._woken = self._gathers = False
+        assert self.steps is not None
         try:
             wait = next(self.steps)
         except StopIteration:

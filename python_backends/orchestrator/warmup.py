@@ -25,7 +25,9 @@ class _Waiting:
         self.error_seen: OmniError | None = None
         self.done = threading.Event()
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
         if summary is not None:
             self.done.set()
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, StageFailed
-from python_backends.connectors import call_wire
+from python_backends.connectors import wire
 
 OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 1.0
 _GLANCE_MS = 50
+_SOCKETS = "{}-*.calls"  # an engine makes its own when it has loaded; its supervisor takes it away
 
 
 def result_of(answer: dict) -> dict | OmniError:
@@ -31,6 +33,11 @@ def answer_of(result: dict | OmniError) -> dict:
     return {"ok": result}
 
 
+def every_stage_runs(runtime_dir: Path, stages: Iterable[str]) -> bool:
+    """Whether each of `stages` has a replica that has loaded and has not died since."""
+    return all(any(runtime_dir.glob(_SOCKETS.format(stage))) for stage in stages)
+
+
 class Replicas:
     """The running engine processes of `stage`, found by their sockets in the server's runtime directory. Thread-safe.
 
@@ -42,7 +49,7 @@ class Replicas:
     def __init__(self, runtime_dir: Path, stage: str) -> None:
         self._runtime_dir = runtime_dir
         self._stage = stage
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._sockets: dict[Path, zmq.Socket] = {}
         self._call_ids = itertools.count()
         self._lock = threading.Lock()
@@ -76,6 +83,11 @@ class Replicas:
         with self._lock:
             return list(self._ask_all(self._running(), "status", OPEN_TIMEOUT_S).values())
 
+    def describe(self) -> dict:
+        """What the stage can do and hold; all its replicas are alike."""
+        with self._lock:
+            return next(iter(self._ask_all(self._running(), "describe", OPEN_TIMEOUT_S).values()), {})
+
     def count(self) -> int:
         """How many replicas can serve."""
         with self._lock:
@@ -87,7 +99,7 @@ class Replicas:
             return sum(answer["open"] for answer in self._ask_all(self._running(), "load", LOAD_TIMEOUT_S).values())
 
     def _running(self) -> list[Path]:
-        found = sorted(self._runtime_dir.glob(f"{self._stage}-*.calls"))
+        found = sorted(self._runtime_dir.glob(_SOCKETS.format(self._stage)))
         for path in set(self._sockets) - set(found):
             self._sockets.pop(path).close()
         return found
@@ -134,7 +146,7 @@ class Replicas:
                 return None
         call_id = next(self._call_ids)
         try:
-            frames = call_wire.pack({"id": call_id, "op": op, "payload": payload})
+            frames = wire.pack({"id": call_id, "op": op, "payload": payload})
             socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:  # it died since the poll
             return None
@@ -143,8 +155,8 @@ class Replicas:
     def _await(self, path: Path, call_id: int, deadline: float) -> dict | None:
         socket = self._sockets[path]
         while (left := deadline - time.monotonic()) > 0 and path.exists():
-            if socket.poll(min(_GLANCE_MS, 1000 * left)):
-                answer = msgpack.unpackb(socket.recv())
+            if socket.poll(int(min(_GLANCE_MS, 1000 * left))):
+                answer = msgspec.msgpack.decode(socket.recv())
                 if answer["id"] == call_id:  # a call that timed out may still be answered
                     return answer
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,11 +18,15 @@ _ASK = threading.Lock()
 class TritonResponder:
     """Sends one request's responses. Used by one thread at a time."""
 
-    def __init__(self, request) -> None:
+    def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
 
-    def send(self, text: str, audio: np.ndarray | None, summary: dict | None = None) -> None:
+    def send(
+        self, text: str, audio: np.ndarray | None, summary: dict | None = None, logprobs: list[dict] | None = None
+    ) -> None:
         tensors = []
+        if logprobs:
+            tensors.append(json_tensor("logprobs", logprobs))
         if text:
             tensors.append(text_tensor("text", text))
         if audio is not None:

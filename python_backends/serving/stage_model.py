@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 import zmq
@@ -16,10 +19,10 @@ from python_backends.config.deploy import DeployConfig
 from python_backends.config.errors import InvalidRequest, OmniError, StageFailed
 from python_backends.config.stage_keys import STAGES
 from python_backends.connectors.chunk import Chunk
-from python_backends.connectors.runtime_dir import remove_runtime_dir_if_empty, runtime_dir
+from python_backends.connectors.runtime_dir import opener_key, remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
-from python_backends.serving.server_end import AnsweringModels
+from python_backends.serving.server_end import ANSWERS, STAGE, StubWatch, announce, take_down_after_death, withdraw
 from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 from python_backends.serving.triton_io import (
@@ -34,6 +37,20 @@ log = logging.getLogger(__name__)
 _DRAIN_GRACE_S = 0.5
 
 
+def _json_object(raw: bytes) -> dict:
+    try:
+        payload = json.loads(raw)
+    except ValueError as error:
+        raise InvalidRequest("request", f"is no JSON: {error}") from error
+    if not isinstance(payload, dict):
+        raise InvalidRequest("request", "is no JSON object")
+    return payload
+
+
+def _gone(path: Path) -> bool:
+    return not path.exists()
+
+
 class StageModel:
     """Backend class of a stage's model. Subclasses name the stage.
 
@@ -46,10 +63,12 @@ class StageModel:
     def initialize(self, args: dict) -> None:
         logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {self.stage} %(levelname)s %(message)s")
         self._runtime_dir = runtime_dir()
+        self._key = opener_key(self._runtime_dir)
         self._sender = ChunkSender(zmq.Context.instance(), timeout_s=2.0)
         self._replicas = Replicas(self._runtime_dir, self.stage)
         self._supervisors: list[EngineSupervisor] = []
-        self._answering: AnsweringModels | None = None
+        self._name = args["model_instance_name"]
+        self._answering: StubWatch | None = None
         self._serves = False
         try:
             self._start(args, deploy_config_of(args))
@@ -77,32 +96,38 @@ class StageModel:
                 options=replicas[number].options,
                 env=replicas[number].env,
                 memory_fraction=replicas[number].memory_fraction,
+                devices=replicas[number].devices,
             )
             self._supervisors.append(EngineSupervisor(launch, self._engine_died))
             self._supervisors[-1].start()
         for supervisor in self._supervisors:
             supervisor.wait_ready(lambda: has_failed(self._runtime_dir))
         self._serves = bool(replicas)
-        self._answering = AnsweringModels(self._runtime_dir)
+        self._answering = StubWatch(self._runtime_dir, ANSWERS, take_down_after_death)
+        announce(self._runtime_dir, self._name, STAGE)
 
     def execute(self, requests: list) -> list:
         return [self._answer(request) for request in requests]
 
-    def _answer(self, request):
-        """`{"op": "status"}` asks for the counts of all replicas, `{"op": "open_all", "streams": [...]}` opens streams
-        and is answered for each, also with errors: Triton 2.51 never unloads a model whose BLS call was answered with
-        an error response, and waits out its exit timeout.
+    def _answer(self, request: Any) -> Any:
+        """`{"op": "status"}` asks for the counts of all replicas; anybody may, over the network too.
 
-        Any other payload opens one stream. Raw media belong to the only stream of a call.
+        `{"op": "open_all", "key", "streams": [...]}` opens streams, for the models of this server alone: an engine
+        connects to whatever address a stream names for its reply, and holds a place for it. It is answered for each
+        stream, also with errors: Triton 2.51 never unloads a model whose BLS call was answered with an error response,
+        and waits out its exit timeout. Raw media belong to the only stream of a call.
         """
         try:
-            payload = json.loads(request_bytes(request, "request"))
-            if media := media_arrays(request):
-                (stream,) = payload.get("streams", [payload])
-                stream["media"] = media
-            reply = self._reply(payload)
-            if isinstance(reply, OmniError):
-                return pb_utils.InferenceResponse(error=triton_error(reply))
+            payload = _json_object(request_bytes(request, "request"))
+            if payload.get("op") == "status":
+                reply = self._status()
+            else:
+                self._check_opener(payload)
+                streams = payload["streams"]
+                if media := media_arrays(request):
+                    (stream,) = streams
+                    stream["media"] = media
+                reply = {"answers": [answer_of(result) for result in self._open(streams)]}
             return pb_utils.InferenceResponse([json_tensor("reply", reply)])
         except OmniError as error:
             return pb_utils.InferenceResponse(error=triton_error(error))
@@ -110,12 +135,10 @@ class StageModel:
             log.exception("a call failed")
             return pb_utils.InferenceResponse(error=triton_error(OmniError(f"{type(error).__name__}: {error}")))
 
-    def _reply(self, payload: dict) -> dict | OmniError:
-        if payload.get("op") == "status":
-            return self._status()
-        if "streams" in payload:
-            return {"answers": [answer_of(result) for result in self._open(payload["streams"])]}
-        return self._open([payload])[0]
+    def _check_opener(self, payload: dict) -> None:
+        key = payload.get("key")
+        if not isinstance(key, str) or not hmac.compare_digest(key.encode(errors="replace"), self._key.encode()):
+            raise InvalidRequest("request", f"{self.stage} opens streams for qwen3_omni alone: send requests to that")
 
     def _open(self, payloads: list[dict]) -> list[dict | OmniError]:
         if not self._serves:
@@ -146,7 +169,7 @@ class StageModel:
             try:
                 chunk = Chunk("*", self.stage, 0, "abort", True, meta=meta)
                 # A BLS model that has ended takes its socket away.
-                self._sender.send(f"ipc://{socket}", [chunk], lambda at=socket: not at.exists())
+                self._sender.send(f"ipc://{socket}", [chunk], partial(_gone, socket))
             except StageFailed as error:
                 log.warning("cannot tell %s of %s: %s", socket.stem, meta, error)
 
@@ -164,6 +187,7 @@ class StageModel:
     def finalize(self) -> None:
         if self._answering is not None:
             self._answering.close()
+        withdraw(self._runtime_dir, self._name, STAGE)
         if self._serves:
             self._drain()
         for supervisor in self._supervisors:

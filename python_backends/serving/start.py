@@ -36,7 +36,7 @@ def report_failed_start(runtime_dir: Path, instance: str, error: BaseException) 
     """Leave word for the models that wait (`wait_for_stages`, `has_failed`): this one will never be there."""
     # Without the directory another stage has failed before and the server ends already.
     with contextlib.suppress(FileNotFoundError):
-        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error) or type(error).__name__)
+        (runtime_dir / f"{instance}{_FAILED}").write_text(str(error) or type(error).__name__, "utf-8")
 
 
 def has_failed(runtime_dir: Path) -> bool:
@@ -46,11 +46,15 @@ def has_failed(runtime_dir: Path) -> bool:
 
 def wait_for_stages(runtime_dir: Path, stages: dict[str, Replicas], deploy: DeployConfig) -> None:
     """Return when every replica of every stage can serve. Raises StageFailed that names the stage."""
-    deadline = time.monotonic() + deploy.keys.stage_init_timeout_s + _GRACE_S
+    # Engines that share devices load in turn, in the worst case all of them.
+    turns = sum(bool(replica.devices) for replicas in deploy.replicas.values() for replica in replicas)
+    deadline = time.monotonic() + deploy.keys.stage_init_timeout_s * max(turns, 1) + _GRACE_S
     missing = dict(stages)
     while missing:
+        if not runtime_dir.is_dir():
+            raise StageFailed(f"the runtime directory {runtime_dir} was removed while the stages were starting")
         for failed in runtime_dir.glob(f"*{_FAILED}"):
-            reason = failed.read_text()
+            reason = failed.read_text("utf-8")
             # The server ends now; nothing in the directory is of use to anybody.
             shutil.rmtree(runtime_dir, ignore_errors=True)
             raise StageFailed(reason)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgpack
+import msgspec
 import zmq
 
 from python_backends.config.errors import StageFailed
@@ -21,6 +23,7 @@ from python_backends.config.errors import StageFailed
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
 RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
+_GLANCE_MS = 50  # between two looks whether the process is to be ended
 # How tritonserver is to free memory; an engine allocates in its own way.
 FOR_TRITON_ALONE = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
@@ -30,7 +33,8 @@ class EngineLaunch:
     """How to start the engine process of one replica.
 
     `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
-    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start.
+    `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start,
+    without the time in which it waits for another engine on one of its `devices` to load.
     """
 
     stage: str
@@ -43,6 +47,7 @@ class EngineLaunch:
     options: dict
     env: dict[str, str]
     memory_fraction: float | None = None
+    devices: tuple[str, ...] = ()
 
 
 class EngineSupervisor:
@@ -54,7 +59,7 @@ class EngineSupervisor:
     def __init__(self, launch: EngineLaunch, on_death: Callable[[str], None]) -> None:
         self._launch = launch
         self._on_death = on_death
-        self._context = zmq.Context.instance()
+        self._context: zmq.Context = zmq.Context.instance()
         self._epoch = 0
         self._process: subprocess.Popen | None = None
         self._ready = threading.Event()
@@ -65,11 +70,17 @@ class EngineSupervisor:
         self._first_failure: str | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"supervise-{launch.instance}", daemon=True)
 
+    @property
+    def temporary_dir(self) -> Path:
+        """The engine's TMPDIR: what its libraries leave there goes when the process has ended, however it did."""
+        return self._launch.runtime_dir / self._launch.instance
+
     # ---- life -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         for stale in self._launch.runtime_dir.glob(f"{self._launch.instance}-*"):
             stale.unlink()  # of a server that could not clean up
+        shutil.rmtree(self.temporary_dir, ignore_errors=True)
         self._thread.start()
 
     def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> None:
@@ -162,6 +173,7 @@ class EngineSupervisor:
             self._kill_group()
             for suffix in ("ctl", "calls", "data"):
                 Path(f"{base}.{suffix}").unlink(missing_ok=True)
+            shutil.rmtree(self.temporary_dir, ignore_errors=True)
             if was_ready and not self._closing.is_set():
                 self._on_death(self.instance_epoch)
 
@@ -169,6 +181,8 @@ class EngineSupervisor:
         launch = self._launch
         inherited = {name: value for name, value in os.environ.items() if name not in FOR_TRITON_ALONE}
         environment = inherited | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+        self.temporary_dir.mkdir(mode=0o700, exist_ok=True)
+        environment |= {"TMPDIR": str(self.temporary_dir)} | _compile_cache(inherited)
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
             environment["PYTHONPATH"] += os.pathsep + extra
         config = {
@@ -181,6 +195,7 @@ class EngineSupervisor:
             "options": launch.options,
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
+            "devices": launch.devices,
         }
         line = json.dumps(config).encode() + b"\n"
         process = subprocess.Popen(
@@ -190,6 +205,7 @@ class EngineSupervisor:
             cwd=launch.root,
             start_new_session=True,
         )
+        assert process.stdin is not None  # a pipe
         try:
             process.stdin.write(line)
             process.stdin.flush()
@@ -198,18 +214,25 @@ class EngineSupervisor:
         return process
 
     def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
-        """Take what the process says until it has ended; end it when it has stalled."""
-        exited = threading.Event()
-        threading.Thread(target=lambda: (process.wait(), exited.set()), daemon=True).start()
-        self._beat_at = time.monotonic()
-        while not exited.is_set() and not self._closing.is_set():
-            self._pump(socket)
-            if self._has_stalled():
-                self._kill_group()
-                exited.wait(5)
-        if self._closing.is_set():
-            exited.wait(10)
-        self._pump(socket)  # its last words may be why it failed
+        """Take what the process says until it has ended, which wakes this thread; end it when it has stalled."""
+        poller, end = zmq.Poller(), os.pidfd_open(process.pid)
+        try:
+            poller.register(socket, zmq.POLLIN)
+            poller.register(end, zmq.POLLIN)
+            self._beat_at = time.monotonic()
+            while process.poll() is None and not self._closing.is_set():
+                if any(ready is socket for ready, _ in poller.poll(_GLANCE_MS)):
+                    self._take(socket)
+                if self._has_stalled():
+                    self._kill_group()
+                    select.select([end], [], [], 5)
+            if self._closing.is_set():
+                select.select([end], [], [], 10)
+            process.poll()
+        finally:
+            os.close(end)
+        if not self._ready.is_set() and socket.poll(_GLANCE_MS):
+            self._take(socket)  # its last words may be why it failed
 
     def _has_stalled(self) -> bool:
         """Whether the process takes too long to load, or has sent no heartbeat for too long."""
@@ -225,11 +248,9 @@ class EngineSupervisor:
         self._reported = self._reported or what
         return True
 
-    def _pump(self, socket: zmq.Socket) -> None:
-        """Take one hello, heartbeat or failure, waiting 50 ms at most."""
-        if not socket.poll(50):
-            return
-        message = msgpack.unpackb(socket.recv())
+    def _take(self, socket: zmq.Socket) -> None:
+        """Take one hello, heartbeat, failure or word that it waits for a device, that has arrived."""
+        message = msgspec.msgpack.decode(socket.recv())
         self._beat_at = time.monotonic()
         if "hello" in message:
             log.info("%s is ready after %.1f s", self._launch.instance, message["hello"]["load_s"])
@@ -237,3 +258,11 @@ class EngineSupervisor:
             self._ready.set()
         elif "failure" in message:
             self._reported = message["failure"]
+
+
+def _compile_cache(environment: dict[str, str]) -> dict[str, str]:
+    """Where torch keeps compiled kernels for the next start: by itself it would take TMPDIR."""
+    home = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if "TORCHINDUCTOR_CACHE_DIR" in environment or not os.access(os.path.dirname(home), os.W_OK):
+        return {}
+    return {"TORCHINDUCTOR_CACHE_DIR": f"{home}/qwen3-omni/torchinductor"}

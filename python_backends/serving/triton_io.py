@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -12,17 +13,17 @@ from python_backends.config.errors import InvalidRequest, OmniError
 from python_backends.config.media_inputs import INPUTS
 
 
-def json_tensor(name: str, value: dict):
+def json_tensor(name: str, value: dict | list) -> Any:
     """A [1] string tensor with `value` as JSON."""
     return text_tensor(name, json.dumps(value))
 
 
-def text_tensor(name: str, value: str):
+def text_tensor(name: str, value: str) -> Any:
     """A [1] string tensor."""
     return pb_utils.Tensor(name, np.array([value.encode()], dtype=np.object_))
 
 
-def request_bytes(request, name: str) -> bytes:
+def request_bytes(request: Any, name: str) -> bytes:
     """The single element of a [1] string input. Raises InvalidRequest when it is something else."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
@@ -34,7 +35,23 @@ def request_bytes(request, name: str) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def media_arrays(request) -> dict[str, np.ndarray]:
+def checked_name(request: Any) -> str:
+    """The client's name for the request, "" without one; HTTP's `generate_stream` makes a parameter of its `id`.
+
+    Raises InvalidRequest for what Triton's API lets a client send and this server has no use for.
+
+    Of `priority` Triton tells its Python backend nothing.
+    """
+    parameters = json.loads(request.parameters() or "{}")
+    found = request.request_id() or str(parameters.pop("id", ""))
+    for name in parameters:
+        raise InvalidRequest(f"parameters.{name}", "unknown request parameter: all fields go into the input `request`")
+    if request.correlation_id() or request.flags():
+        raise InvalidRequest("sequence_id", "this server keeps no sequences: each request brings all its messages")
+    return found
+
+
+def media_arrays(request: Any) -> dict[str, np.ndarray]:
     """The raw media that `request` brings, by the names of the inputs.
 
     The arrays are the caller's: `as_numpy` has copied them out of Triton's shared memory.
@@ -48,7 +65,7 @@ def media_tensors(media: dict[str, np.ndarray]) -> list:
     return [pb_utils.Tensor(name, array) for name, array in media.items()]
 
 
-def triton_error(error: OmniError):
+def triton_error(error: OmniError) -> Any:
     """The client sees `[code] message`."""
     return pb_utils.TritonError(f"[{error.code}] {error}")
 

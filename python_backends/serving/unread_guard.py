@@ -86,7 +86,7 @@ class UnreadGuard:
         if grown_gb is None:
             return None
         self._refused += 1
-        return Overloaded(f"{self._reason(grown_gb)}; retry after {RETRY_S} s")
+        return Overloaded(self._reason(grown_gb), RETRY_S)
 
     def look(self) -> None:
         """Compare the memory of now with the limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections import deque
@@ -9,27 +10,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
-from python_backends.talker.guards import OutputGuards, evaluate_guards
+from python_backends.engines_common.delivery import Delivery, InlineDelivery, ThreadDelivery
+from python_backends.engines_common.transfer import CodeTransfer, HostTransfer, PinnedTransfer, can_pin
+from python_backends.talker.model.slots import sampling_columns
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.output import AsynchronousOutput, ChunkBuilder, Ending, SynchronousOutput
+from python_backends.talker.output import ChunkBuilder, StepOutput
 from python_backends.talker.prompt import build_prompt
 from python_backends.talker.request import TalkerRequest, TalkerSink, TextChunk
 from python_backends.talker.runner import SlotStart, TalkerRunner
 from python_backends.talker.scheduler import Scheduler, widest_top_k
-from python_backends.talker.slots import sampling_columns
 from python_backends.talker.stream import Stream
-from python_backends.talker.transfer import CodeTransfer, HostTransfer, PinnedTransfer
 
 SEED_BITS = 64
 DRAWN_SEED_BITS = 32
-PAUSED_POLL_S = 0.005
+log = logging.getLogger(__name__)
+
+
+def why_synchronous(options: TalkerOptions, can_copy_behind: bool) -> str | None:
+    """Why codes are waited for on the engine thread; None where they are copied and delivered behind it.
+
+    `can_copy_behind`: the codes can be copied while the next step runs, into pinned memory.
+    """
+    for name in ("async_output", "async_chunk", "async_scheduling"):
+        if not getattr(options, name):
+            return f"{name} is off"
+    return None if can_copy_behind else f"{options.device} has no asynchronous copies into pinned memory"
 
 
 class TalkerEngine:
     """Any thread may call `add`, `feed`, `abort`, `stats` and `wait_for_work`; one thread calls `step`.
 
     `checkpoint`: a Hugging Face directory (or a config JSON with `load_format` "dummy"). `transfer`: another way to
-    bring codes to the host; it counts as able to run asynchronously.
+    bring codes to the host; it counts as able to run asynchronously. `synchronous_because`: see `why_synchronous`.
     """
 
     def __init__(
@@ -42,8 +54,6 @@ class TalkerEngine:
         self._options = options
         self._runner = TalkerRunner(checkpoint, options)
         self._shape = self._runner.shape
-        self._ready: Callable[[str], bool] | None = getattr(sink, "ready", None)
-        self._guards = evaluate_guards(options, self._runner.device, own_transfer=transfer is not None)
         self._scheduler = Scheduler(options, self._shape.ids)
         self._work = threading.Condition()
         self._inbox: deque[Callable[[], None]] = deque()
@@ -51,20 +61,26 @@ class TalkerEngine:
         self._woken = False
         self._closed = False
         self._counts = {"steps": 0, "frames_launched": 0, "prefill_rows": 0, "streams": 0, "aborted": 0}
-        builder = ChunkBuilder(
-            sink, self._shape.ids.codec_eos, self._shape.groups, options.progress_frames, lambda: len(self._streams)
-        )
-        entries = options.max_steps_in_flight
-        size = (entries, options.max_num_seqs, self._shape.groups)
-        if self._guards.asynchronous:
+        builder = ChunkBuilder(sink, self._shape.ids.codec_eos, self._shape.groups, lambda: len(self._streams))
+        size = (options.max_steps_in_flight, options.max_num_seqs, self._shape.groups)
+        self.synchronous_because = why_synchronous(options, transfer is not None or can_pin(self._runner.device))
+        delivery: Delivery
+        if self.synchronous_because is None:
             transfer = transfer or PinnedTransfer(*size, self._runner.device)
-            self._output = AsynchronousOutput(builder, transfer, entries, self._wake)
+            delivery = ThreadDelivery("talker-builder")
         else:
-            self._output = SynchronousOutput(builder, transfer or HostTransfer(*size))
+            transfer = transfer or HostTransfer(*size)
+            delivery = InlineDelivery()
+            log.info("synchronous output: %s", self.synchronous_because)
+        self._output = StepOutput(builder, transfer, options.max_steps_in_flight, delivery, self._wake)
 
-    def guards(self) -> OutputGuards:
-        """Which output path runs, with the reason of every guard."""
-        return self._guards
+    @property
+    def max_model_len(self) -> int:
+        """Rows of prompt and speech that one stream may use."""
+        return self._runner.context
+
+    def describe(self) -> dict:
+        return {"voices": sorted(self._shape.speakers), "context_rows": self.max_model_len}
 
     def add(self, request: TalkerRequest) -> None:
         """Register a stream. Raises InvalidRequest for a bad speaker, seed or stream id, Overloaded when full."""
@@ -107,7 +123,7 @@ class TalkerEngine:
             self._post(act)
 
     def _post_end(self, stream: Stream, error: OmniError) -> None:
-        self._post(lambda: self._output.end(Ending(stream, error=error)))
+        self._post(lambda: self._output.fail(stream, error))
 
     def _accept(self, stream: Stream, chunk: TextChunk) -> Callable[[], None]:
         """Check a chunk and lay the prompt out, on the caller's thread; give what the engine thread has to do."""
@@ -121,9 +137,10 @@ class TalkerEngine:
         prompt = None
         if chunk.prompt_ids is not None:
             prompt = build_prompt(chunk.prompt_ids, chunk.multimodal, stream.speaker_code, self._shape)
-            if prompt.rows >= self._options.max_model_len:
+            if prompt.rows >= self.max_model_len:
+                # The Thinker refuses it before, knowing this context: only a caller without one comes here.
                 raise InvalidRequest(
-                    "prompt_ids", f"{prompt.rows + 1} rows do not fit a context of {self._options.max_model_len}"
+                    "messages", f"make {prompt.rows} rows; at most {self.max_model_len - 1} for spoken answers"
                 )
             texts = [*prompt.first_text.tolist(), *texts]
             stream.got_prompt = True
@@ -134,10 +151,10 @@ class TalkerEngine:
             stream.text_finished = chunk.finished
             if stream.empty:
                 stream.prompt = stream.prompt or prompt
-                self._output.end(Ending(stream, reason="stop"))
+                self._output.end(stream)
             elif prompt is not None:
                 stream.prompt = prompt
-                stream.prepare(self._options.max_model_len)
+                stream.prepare(self.max_model_len)
                 self._scheduler.enqueue(stream)
 
         return act
@@ -176,7 +193,6 @@ class TalkerEngine:
 
     def _advance(self) -> bool:
         scheduler = self._scheduler
-        self._output.poll()
         scheduler.release_ended()
         self._forget_closed()
         if not self._output.has_room():
@@ -191,19 +207,12 @@ class TalkerEngine:
         elif parts:
             self._runner.prefill(parts)
         self._counts["prefill_rows"] += sum(part.count for part in parts)
-        streams, rows = scheduler.decode_rows(self._is_ready if self._ready is not None else None)
+        streams, rows = scheduler.decode_rows()
         if streams:
             self._output.submit(streams, self._runner.decode(rows, widest_top_k(streams)))
             self._counts["steps"] += 1
             self._counts["frames_launched"] += len(streams)
         return bool(streams or parts)
-
-    def _is_ready(self, stream: Stream) -> bool:
-        try:
-            return self._ready(stream.stream_id)
-        except Exception as error:
-            self._output.end(Ending(stream, error=StageFailed(f"talker output: {error}")))
-            return False
 
     @staticmethod
     def _slot_start(stream: Stream) -> SlotStart:
@@ -216,12 +225,7 @@ class TalkerEngine:
                 del self._streams[stream_id]
 
     def wait_for_work(self, timeout_s: float) -> None:
-        """Return when `step` may have something new to do, at the latest after `timeout_s`.
-
-        Paused rows are looked at again every few milliseconds.
-        """
-        if self._output.busy or (self._ready is not None and self._scheduler.running):
-            timeout_s = min(timeout_s, PAUSED_POLL_S)
+        """Return when `step` may have something new to do, at the latest after `timeout_s` seconds."""
         with self._work:
             self._work.wait_for(lambda: self._woken or self._inbox or self._closed, timeout_s)
 
@@ -236,7 +240,7 @@ class TalkerEngine:
             }
 
     def join(self) -> None:
-        """Return once the sink has got everything that has been launched, but for chunks that it is not ready for."""
+        """Return once the sink has got everything that has been launched."""
         self._output.join()
 
     def close(self) -> None:
@@ -253,7 +257,7 @@ class TalkerEngine:
         with self._work:
             streams = list(self._streams.values())
         for stream in streams:
-            self._output.end(Ending(stream, error=error))
+            self._output.fail(stream, error)
 
     def _post(self, act: Callable[[], None]) -> None:
         with self._work:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from python_backends.config.errors import InvalidRequest
 
+DEFAULT_ROWS = 8192
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -14,11 +15,12 @@ class TalkerOptions:
     """`device`: a torch device string. `dtype`: "float32" or "bfloat16".
 
     `max_num_seqs`: streams that decode at once. `max_waiting`: streams accepted beyond those. `max_model_len`: rows of
-    context (prompt and frames) a stream may use. `max_prefill_rows`: prompt rows computed between two decode steps.
+    context (prompt and frames) a stream may use; None: as many as an eighth of the device's memory holds, at least
+    DEFAULT_ROWS and at most the checkpoint's. `max_prefill_rows`: prompt rows computed between two decode steps.
     `load_format`: "auto" reads safetensors, "dummy" draws random weights of the configured sizes on the device.
     `kernels`: "auto" picks Triton on CUDA and plain torch elsewhere.
-    `progress_frames`: frames between two progress reports of a stream. `async_chunk`: chunks travel while a
-    stream still speaks. Asynchronous output needs `async_output`, `async_chunk`, `async_scheduling` and pinned copies.
+    `async_chunk`: chunks travel while a stream still speaks. Asynchronous output needs `async_output`, `async_chunk`,
+    `async_scheduling` and pinned copies.
     `max_steps_in_flight`: steps launched whose codes the builder has not handled yet.
     Raises InvalidRequest with the field's name for a value out of range.
     """
@@ -26,7 +28,7 @@ class TalkerOptions:
     device: str = "cpu"
     dtype: str = "float32"
     max_num_seqs: int = 64
-    max_model_len: int = 8192
+    max_model_len: int | None = None
     max_prefill_rows: int = 2048
     max_waiting: int = 256
     cuda_graphs: bool = True
@@ -37,11 +39,10 @@ class TalkerOptions:
     load_format: str = "auto"
     kernels: str = "auto"
     max_steps_in_flight: int = 2
-    progress_frames: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_model_len", "max_prefill_rows", "max_steps_in_flight", "progress_frames"):
-            if getattr(self, name) < 1:
+        for name in ("max_num_seqs", "max_model_len", "max_prefill_rows", "max_steps_in_flight"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InvalidRequest(name, f"must be at least 1, got {getattr(self, name)}")
         if self.max_waiting < 0:
             raise InvalidRequest("max_waiting", f"must not be negative, got {self.max_waiting}")

@@ -4,61 +4,26 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from python_backends.config.errors import OmniError, StageFailed
 from python_backends.config.stage import Finish
+from python_backends.engines_common.delivery import Delivery
+from python_backends.engines_common.transfer import CodeTransfer
 from python_backends.talker.request import TalkerSink
 from python_backends.talker.stream import Stream
-from python_backends.talker.transfer import CodeTransfer
 
-logger = logging.getLogger(__name__)
-
-HELD_RETRY_S = 0.005
-
-
-@dataclass(frozen=True)
-class StepOutput:
-    """A launched step: the ring entry with its codes and the stream of each row."""
-
-    entry: int
-    streams: tuple[Stream, ...]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """A stream that ends without a step: `reason` for a normal end, or an error."""
-
-    stream: Stream
-    reason: str | None = None
-    error: OmniError | None = None
+log = logging.getLogger(__name__)
 
 
 class ChunkBuilder:
-    """Turns codes into sink calls. Used by one thread at a time."""
+    """Turns codes into sink calls. Used by one thread at a time. `open_streams()`: how many streams are open now."""
 
-    def __init__(
-        self,
-        sink: TalkerSink,
-        codec_eos: int,
-        groups: int,
-        progress_frames: int,
-        open_streams: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self._sink, self._eos, self._groups, self._progress = sink, codec_eos, groups, progress_frames
-        self._open_streams = open_streams
-        self._ready: Callable[[str], bool] | None = getattr(sink, "ready", None)
-        self._held: dict[str, Stream] = {}
-
-    @property
-    def holds(self) -> bool:
-        """Some stream has a chunk that its sink is not ready for."""
-        return bool(self._held)
+    def __init__(self, sink: TalkerSink, codec_eos: int, groups: int, open_streams: Callable[[], int]) -> None:
+        self._sink, self._eos, self._groups, self._open_streams = sink, codec_eos, groups, open_streams
 
     def frames(self, streams: tuple[Stream, ...], codes: np.ndarray) -> None:
         """Take one frame for each stream: `codes` int32 [len(streams), groups]."""
@@ -67,18 +32,14 @@ class ChunkBuilder:
             if not stream.ended:
                 self._guarded(stream, self._one_frame, frame, end)
 
-    def end(self, ending: Ending) -> None:
-        """End a stream that is not in a step."""
-        stream = ending.stream
-        if ending.error is not None:
-            self.fail(stream, ending.error)
-        elif not stream.ended:
-            stream.ending, stream.ended = ending.reason, True
+    def end(self, stream: Stream) -> None:
+        """End a stream that is not in a step, as the model would."""
+        if not stream.ended:
+            stream.ending, stream.ended = "stop", True
             self._guarded(stream, self._flush)
 
     def fail(self, stream: Stream, error: OmniError) -> None:
         """Report `error` on its stream alone, unless the stream has ended already."""
-        self._held.pop(stream.stream_id, None)
         with stream.lock:
             stream.ended = True
             if stream.closed:
@@ -87,25 +48,19 @@ class ChunkBuilder:
             try:
                 self._sink.failed(stream.stream_id, error)
             except Exception:
-                logger.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
-
-    def retry_held(self) -> None:
-        """Offer held chunks again."""
-        for stream in list(self._held.values()):
-            self._guarded(stream, self._flush)
+                log.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
 
     def _guarded(self, stream: Stream, act: Callable[..., None], *arguments: object) -> None:
         try:
             with stream.lock:
                 if stream.closed:
                     stream.ended = True
-                    self._held.pop(stream.stream_id, None)
                     return
                 act(stream, *arguments)
         except OmniError as error:
             self.fail(stream, error)
         except Exception as error:
-            logger.exception("stream %s: the sink failed", stream.stream_id)
+            log.exception("stream %s: the sink failed", stream.stream_id)
             self.fail(stream, StageFailed(f"talker output: {error}"))
 
     def _one_frame(self, stream: Stream, frame: np.ndarray, end: bool) -> None:
@@ -117,18 +72,13 @@ class ChunkBuilder:
             if stream.frames == stream.limit:
                 stream.ending = "length"
         stream.ended = stream.ending is not None
-        if stream.frames and not end and (stream.frames % self._progress == 0 or stream.ended):
-            self._sink.progress(stream.stream_id, stream.frames)
         self._flush(stream)
 
     def _flush(self, stream: Stream) -> None:
-        """Send what the schedule allows. A held stream has at most one unsent chunk and the steps then in flight."""
+        """Send what the schedule allows."""
         stream.fit_first_chunk(self._open_streams())
         size = stream.chunk_size
         while not stream.closed and (stream.ending is not None or (size and len(stream.pending) >= size)):
-            if self._ready is not None and not self._ready(stream.stream_id):
-                self._held[stream.stream_id] = stream
-                return
             part = stream.pending[:size] if size else stream.pending
             rest = stream.pending[len(part) :]
             finish = None
@@ -143,113 +93,67 @@ class ChunkBuilder:
             stream.next_chunk()
             size = stream.chunk_size
             stream.closed = stream.closed or finish is not None
-        self._held.pop(stream.stream_id, None)
 
 
-class SynchronousOutput:
-    """Waits for each step's codes on the engine thread."""
+class StepOutput:
+    """Snapshots each step's codes in one of `entries` places and has the builder handle them in their order.
 
-    def __init__(self, builder: ChunkBuilder, transfer: CodeTransfer) -> None:
-        self._builder, self._transfer = builder, transfer
-
-    def has_room(self) -> bool:
-        return True
-
-    def submit(self, streams: tuple[Stream, ...], codes: torch.Tensor) -> None:
-        """Wait for `codes` int32 [len(streams), groups] and hand them on."""
-        self._transfer.start(0, codes)
-        self._builder.frames(streams, self._transfer.wait(0))
-
-    def end(self, ending: Ending) -> None:
-        self._builder.end(ending)
-
-    def poll(self) -> None:
-        """Offer held chunks again."""
-        self._builder.retry_held()
-
-    @property
-    def busy(self) -> bool:
-        return self._builder.holds
-
-    def join(self) -> None:
-        """Nothing is ever behind."""
-
-    def close(self) -> None:
-        """Nothing to stop."""
-
-
-class AsynchronousOutput:
-    """Snapshots each step's codes and finishes them on a daemon thread.
-
-    A ring entry is free again once the builder has handled it; `on_room` is called then, from the builder's thread.
+    A place is free again once the builder has handled it. `on_change` is called then and when a stream has ended, from
+    the thread that `delivery` makes its calls on.
     """
 
     def __init__(
-        self, builder: ChunkBuilder, transfer: CodeTransfer, entries: int, on_room: Callable[[], None]
+        self,
+        builder: ChunkBuilder,
+        transfer: CodeTransfer,
+        entries: int,
+        delivery: Delivery,
+        on_change: Callable[[], None],
     ) -> None:
-        self._builder, self._transfer, self._on_room = builder, transfer, on_room
-        self._items: queue.SimpleQueue[StepOutput | Ending | threading.Event | None] = queue.SimpleQueue()
+        self._builder, self._transfer, self._delivery, self._on_change = builder, transfer, delivery, on_change
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for entry in range(entries):
             self._free.put(entry)
-        self._thread = threading.Thread(target=self._run, name="talker-builder", daemon=True)
-        self._thread.start()
 
     def has_room(self) -> bool:
         """Tell whether another step may be launched."""
         return not self._free.empty()
 
     def submit(self, streams: tuple[Stream, ...], codes: torch.Tensor) -> None:
-        """Snapshot `codes` int32 [len(streams), groups] and return at once. Needs room."""
+        """Snapshot `codes` int32 [len(streams), groups]. Needs room; returns at once where delivery has a thread."""
         entry = self._free.get_nowait()
         self._transfer.start(entry, codes)
-        self._items.put(StepOutput(entry, streams))
+        self._deliver(lambda: self._handle(entry, streams))
 
-    def end(self, ending: Ending) -> None:
-        self._items.put(ending)
+    def end(self, stream: Stream) -> None:
+        """End a stream that is not in a step, as the model would."""
+        self._deliver(lambda: self._builder.end(stream))
 
-    def poll(self) -> None:
-        """The builder's thread offers held chunks itself."""
-
-    @property
-    def busy(self) -> bool:
-        return False
+    def fail(self, stream: Stream, error: OmniError) -> None:
+        """End a stream with an error, after what was launched for it before."""
+        self._deliver(lambda: self._builder.fail(stream, error))
 
     def join(self) -> None:
         """Return once everything submitted before has been handled."""
-        if self._thread.is_alive():
-            mark = threading.Event()
-            self._items.put(mark)
-            mark.wait()
+        self._delivery.join()
 
     def close(self) -> None:
-        """Handle what is left and stop the thread."""
-        self._items.put(None)
-        self._thread.join()
+        """Handle what is left and stop."""
+        self._delivery.close()
 
-    def _run(self) -> None:
-        while True:
-            try:
-                item = self._items.get(timeout=HELD_RETRY_S if self._builder.holds else None)
-            except queue.Empty:
-                self._builder.retry_held()
-                continue
-            if item is None:
-                return
-            if isinstance(item, threading.Event):
-                item.set()
-            elif isinstance(item, Ending):
-                self._builder.end(item)
-                self._on_room()  # its slot is free
-            else:
-                self._step(item)
+    def _deliver(self, act: Callable[[], None]) -> None:
+        def deliver() -> None:
+            act()
+            self._on_change()
 
-    def _step(self, item: StepOutput) -> None:
+        self._delivery.put(deliver)
+        self._delivery.drain()
+
+    def _handle(self, entry: int, streams: tuple[Stream, ...]) -> None:
         try:
-            self._builder.frames(item.streams, self._transfer.wait(item.entry))
+            self._builder.frames(streams, self._transfer.wait(entry))
         except Exception as error:
-            logger.exception("codes of a step were lost")
-            for stream in item.streams:
+            log.exception("codes of a step were lost")
+            for stream in streams:
                 self._builder.fail(stream, StageFailed(f"talker output: {error}"))
-        self._free.put(item.entry)
-        self._on_room()
+        self._free.put(entry)

@@ -8,25 +8,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from python_backends.engines_common.graphs import GraphPool, capture
+from python_backends.engines_common.transfer import upload
 from python_backends.talker.kernels.interface import Kernels, Rotary, Rows
 from python_backends.talker.kernels.prefill_layout import TILE_ROWS, PrefillLayout, TileLayout
-from python_backends.talker.prompt import TalkerPrompt
-from python_backends.talker.shapes import DecoderShape, TalkerShape
-from python_backends.talker.slots import SlotBuffers
-from python_backends.talker.transfer import upload
-from python_backends.talker.weights import TalkerWeights
+from python_backends.talker.model.shapes import DecoderShape, TalkerShape
+from python_backends.talker.model.slots import SlotBuffers
+from python_backends.talker.model.weights import TalkerWeights
+from python_backends.talker.prompt import PrefillPart
 
 SMALLEST_CAPTURE = 128
-
-
-@dataclass(frozen=True)
-class PrefillPart:
-    """Rows `start` to `start + count` of a prompt, for one slot."""
-
-    slot: int
-    prompt: TalkerPrompt
-    start: int
-    count: int
 
 
 def rotary_3d(positions: torch.Tensor, inv_freq: torch.Tensor, shape: DecoderShape) -> Rotary:
@@ -59,7 +50,7 @@ class Prefill:
         self._device = weights.text_table.device
         self._captured: list[CapturedPrefill] = []
 
-    def capture(self, most_rows: int, pool: tuple[int, int]) -> None:
+    def capture(self, most_rows: int, pool: GraphPool) -> None:
         """Capture graphs for up to `most_rows` rows at once, each for twice as many as the one before. CUDA only."""
         sizes = [most_rows]
         while sizes[0] > SMALLEST_CAPTURE:
@@ -139,19 +130,10 @@ class Prefill:
 class CapturedPrefill:
     """All layers for a fixed number of rows as a CUDA graph; rows left over touch the scratch slot alone."""
 
-    def __init__(self, prefill: Prefill, static: PrefillInputs, pool: tuple[int, int]) -> None:
+    def __init__(self, prefill: Prefill, static: PrefillInputs, pool: GraphPool) -> None:
         self._static, self.rows = static, len(static.x)
         self._idle_slot = static.slots[:1].clone()
-        device = static.x.device
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            prefill.run(static)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            prefill.run(static)
+        self._graph, _ = capture(lambda: prefill.run(static), pool)
 
     def replay(self, inputs: PrefillInputs) -> None:
         static, count = self._static, len(inputs.x)

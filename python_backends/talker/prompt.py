@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.talker.request import MultimodalPrompt
+from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.config.spoken_prompt import HEADER_ROWS, PAD_ROWS, user_rows
+from python_backends.talker.model.shapes import TalkerShape
 from python_backends.talker.rope_index import rope_positions
-from python_backends.talker.shapes import TalkerShape
-
-HEADER_ROWS = 3
-PAD_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,14 @@ class TalkerPrompt:
         return len(self.text_ids)
 
 
-def _user_rows(ids: np.ndarray, shape: TalkerShape) -> np.ndarray:
-    """Mask of the ids in segments whose role is the user's, the segment's start token included."""
-    starts = np.where(ids == shape.ids.im_start, np.arange(len(ids)), -1)
-    segment = np.maximum(np.maximum.accumulate(starts), 0)
-    role = ids[np.minimum(segment + 1, len(ids) - 1)]
-    return role == shape.ids.user
+@dataclass(frozen=True)
+class PrefillPart:
+    """Rows `start` to `start + count` of a prompt, for one slot."""
+
+    slot: int
+    prompt: TalkerPrompt
+    start: int
+    count: int
 
 
 def build_prompt(
@@ -62,7 +62,7 @@ def build_prompt(
         raise InvalidRequest("prompt_ids", "must end with an assistant header of three ids")
     header = int(headers[-1])
 
-    user = np.flatnonzero(_user_rows(ids, shape))
+    user = np.flatnonzero(user_rows(ids, token.im_start, token.user))
     user_ids = ids[user]
     is_media = np.isin(user_ids, (token.audio, token.image, token.video))
     media_rows = np.flatnonzero(is_media)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.talker.request import MultimodalPrompt
-from python_backends.talker.shapes import TalkerShape
+from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.talker.model.shapes import TalkerShape
 
 
 def audio_rows(feature_length: int, n_window: int) -> int:
@@ -27,6 +27,13 @@ def _vision(times: np.ndarray, height: int, width: int, start: float) -> np.ndar
     return np.stack([axis.reshape(-1).astype(np.float32) for axis in grid]) + np.float32(start)
 
 
+def _film(media: MultimodalPrompt, number: int, merge: int, shape: TalkerShape, start: float) -> np.ndarray:
+    frames, height, width = (int(size) for size in media.video_grid_thw[number])
+    seconds = np.float32(media.video_second_per_grid[number])
+    times = np.arange(frames, dtype=np.float32) * seconds * np.float32(shape.position_id_per_seconds)
+    return _vision(times, height // merge, width // merge, start)
+
+
 def _run_length(ids: np.ndarray, start: int) -> int:
     """How often the id at `start` stands there in a row."""
     others = np.flatnonzero(ids[start:] != ids[start])
@@ -36,8 +43,9 @@ def _run_length(ids: np.ndarray, start: int) -> int:
 def rope_positions(ids: np.ndarray, media: MultimodalPrompt | None, shape: TalkerShape) -> tuple[np.ndarray, float]:
     """Return positions float32 [3, rows] of `ids` (int [rows]) and the delta from row index to position afterwards.
 
-    Time, height and width differ only inside images and videos. An audio track inside a video is placed as
-    transformers' `generate` places it for the Talker: as plain audio followed by text. Raises InvalidRequest when the
+    Time, height and width differ only inside images and videos. A sound track inside a video is placed as transformers'
+    `generate` places it for the Talker: interleaved while an image or a silent video is still to come, else as plain
+    audio followed by text. Raises InvalidRequest when the
     grids do not fit the ids.
     """
     plain = media is None or not any(
@@ -75,9 +83,17 @@ def _segments(ids: np.ndarray, media: MultimodalPrompt, shape: TalkerShape) -> l
         vision_at = tokens.index(token.vision_start, cursor) if images_left + videos_left else nowhere
         audio_at = tokens.index(token.audio_start, cursor) if audios_left and token.audio in tokens else nowhere
         at = min(vision_at, audio_at)
-        parts.append(_line(at - cursor + 1, next_start()))
+        marks = 2 if audio_at == vision_at + 1 else 1
+        parts.append(_line(at - cursor + marks, next_start()))
         start = next_start()
-        if at == audio_at:
+        if marks == 2:
+            sound = _line(audio_rows(int(media.audio_seqlens[audio]), shape.audio_n_window), start)
+            film = _film(media, video, merge, shape, start)
+            both = np.concatenate([film, sound], axis=1)
+            # Of a frame and a sound at the same time the frame comes first.
+            body = both[:, np.argsort(both[0], kind="stable")]
+            audio, audios_left, video = audio + 1, audios_left - 1, video + 1
+        elif at == audio_at:
             body = _line(audio_rows(int(media.audio_seqlens[audio]), shape.audio_n_window), start)
             audio, audios_left = audio + 1, audios_left - 1
         elif tokens[at + 1] == token.image:
@@ -86,18 +102,15 @@ def _segments(ids: np.ndarray, media: MultimodalPrompt, shape: TalkerShape) -> l
             body = _vision(times, height // merge, width // merge, start)
             image, images_left = image + 1, images_left - 1
         else:
-            frames, height, width = (int(size) for size in media.video_grid_thw[video])
-            seconds = np.float32(media.video_second_per_grid[video])
-            times = np.arange(frames, dtype=np.float32) * seconds * np.float32(shape.position_id_per_seconds)
-            body = _vision(times, height // merge, width // merge, start)
+            body = _film(media, video, merge, shape, start)
             video, videos_left = video + 1, videos_left - 1
         rows = body.shape[1]
         # The sound track of a film is interleaved with its frames.
         if not media.use_audio_in_video and _run_length(ids, at + 1) != rows:
             raise ValueError(f"{_run_length(ids, at + 1)} placeholders at {at + 1}, where the sizes give {rows}")
         parts.append(body)
-        parts.append(_line(1, next_start()))
-        cursor = at + 1 + rows + 1
+        parts.append(_line(marks, next_start()))
+        cursor = at + rows + 2 * marks
     if cursor < len(tokens):
         parts.append(_line(len(tokens) - cursor, next_start()))
     return parts

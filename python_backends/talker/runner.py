@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from python_backends.talker.kernels.select import make_kernels
-from python_backends.talker.options import TalkerOptions
-from python_backends.talker.prefill import Prefill, PrefillPart
-from python_backends.talker.shapes import TalkerShape, read_shape
-from python_backends.talker.slots import allocate_slots
+from python_backends.engines_common.graphs import GraphPool, capture
+from python_backends.engines_common.tensor_source import open_source
+from python_backends.engines_common.transfer import upload
+from python_backends.talker.kernels.interface import Kernels
+from python_backends.talker.kernels.torch_kernels import TorchKernels
+from python_backends.talker.model.shapes import TalkerShape, read_shape
+from python_backends.talker.model.slots import allocate_slots
+from python_backends.talker.model.weights import TalkerWeights, load_weights
+from python_backends.talker.options import DEFAULT_ROWS, TalkerOptions
+from python_backends.talker.prefill import Prefill
+from python_backends.talker.prompt import PrefillPart
 from python_backends.talker.step import CONTROL_COLUMNS, TalkerStep
-from python_backends.talker.tensor_source import open_source
-from python_backends.talker.transfer import upload
-from python_backends.talker.weights import TalkerWeights, load_weights
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,18 @@ def indexed_device(name: str) -> torch.device:
     return device
 
 
+def make_kernels(name: str, weights: TalkerWeights, shape: TalkerShape) -> Kernels:
+    """The kernels that `name` asks for: "torch", "triton" or "auto", which is Triton on CUDA and torch elsewhere.
+
+    Triton is imported only where it is used: the CPU needs none.
+    """
+    if name == "torch" or (name == "auto" and weights.text_table.device.type != "cuda"):
+        return TorchKernels(weights, shape)
+    from python_backends.talker.kernels.triton_kernels import TritonKernels
+
+    return TritonKernels(weights, shape)
+
+
 class TalkerRunner:
     """Owns weights, slot buffers and graphs. One thread uses it; nothing here waits for the device."""
 
@@ -48,8 +63,9 @@ class TalkerRunner:
         with torch.inference_mode():
             source = open_source(checkpoint, options.load_format, self.device, dtype)
             self.weights: TalkerWeights = load_weights(source, self.shape, self.device)
-            self.buffers = allocate_slots(self.shape, options.max_num_seqs, options.max_model_len, self.device, dtype)
-            self.kernels = make_kernels(options, self.weights, self.shape)
+            self.context = options.max_model_len or self._default_context(dtype)
+            self.buffers = allocate_slots(self.shape, options.max_num_seqs, self.context, self.device, dtype)
+            self.kernels = make_kernels(options.kernels, self.weights, self.shape)
             self.step = TalkerStep(self.shape, self.weights, self.kernels, self.buffers)
             self._prefill = Prefill(self.shape, self.weights, self.kernels, self.buffers)
             self._graphs: dict[int, CapturedStep] = {}
@@ -61,6 +77,17 @@ class TalkerRunner:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
+    def _default_context(self, dtype: torch.dtype) -> int:
+        """Rows of context for which the caches of all slots take an eighth of the device's memory."""
+        if self.device.type != "cuda":
+            return DEFAULT_ROWS
+        backbone = self.shape.backbone
+        row = 2 * backbone.layers * backbone.kv_heads * backbone.head_dim * dtype.itemsize
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        memory *= torch.cuda.get_per_process_memory_fraction(self.device)
+        fitting = int(memory / 8) // (row * (self.options.max_num_seqs + 1))
+        return max(DEFAULT_ROWS, min(fitting, self.shape.max_positions))
+
     def _capture(self) -> None:
         """Capture the largest bucket first, so that the smaller ones fit in its memory pool."""
         pool = torch.cuda.graph_pool_handle()
@@ -68,7 +95,7 @@ class TalkerRunner:
         for size in reversed(self.options.buckets):
             self._graphs[size] = CapturedStep(self, size, pool)
 
-    def capture_prefill(self, pool: tuple[int, int]) -> None:
+    def capture_prefill(self, pool: GraphPool) -> None:
         """Capture graphs for portions of prompts, which would otherwise wait for the host's launches."""
         with torch.inference_mode():
             self._prefill.capture(self.options.max_prefill_rows, pool)
@@ -126,19 +153,10 @@ class TalkerRunner:
 class CapturedStep:
     """The step of one bucket as a CUDA graph."""
 
-    def __init__(self, runner: TalkerRunner, size: int, pool: tuple[int, int]) -> None:
+    def __init__(self, runner: TalkerRunner, size: int, pool: GraphPool) -> None:
         self._control = upload(runner.idle_rows(size).T, runner.device)
         context = runner.buffers.context
-        stream = torch.cuda.Stream(runner.device)
-        stream.wait_stream(torch.cuda.current_stream(runner.device))
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                runner.step(self._control, context)
-        torch.cuda.current_stream(runner.device).wait_stream(stream)
-        torch.cuda.synchronize(runner.device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._codes = runner.step(self._control, context)
+        self._graph, self._codes = capture(lambda: runner.step(self._control, context), pool)
 
     def replay(self, control: np.ndarray) -> torch.Tensor:
         self._control.copy_(torch.from_numpy(np.ascontiguousarray(control.T)).pin_memory(), non_blocking=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 
+from python_backends.talker.model.shapes import TokenIds
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.prefill import PrefillPart
-from python_backends.talker.shapes import TokenIds
+from python_backends.talker.prompt import PrefillPart
 from python_backends.talker.stream import Stream
 
 
@@ -68,8 +67,8 @@ class Scheduler:
             budget -= count
         return parts
 
-    def decode_rows(self, ready: Callable[[Stream], bool] | None) -> tuple[tuple[Stream, ...], np.ndarray]:
-        """Streams whose next text row is known, whose sink is ready and that may still speak.
+    def decode_rows(self) -> tuple[tuple[Stream, ...], np.ndarray]:
+        """Streams whose next text row is known and that may still speak.
 
         Gives them with their control rows int64 [n, 4] and counts the step as launched for each.
         """
@@ -78,7 +77,7 @@ class Scheduler:
             if stream.ended or stream.prefilling or stream.launched >= stream.limit:
                 continue
             text = stream.next_text(self._ids)
-            if text is None or (ready is not None and not ready(stream)):
+            if text is None:
                 continue
             streams.append(stream)
             rows.append((stream.slot, text, stream.prompt.rows + stream.launched, stream.launched))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from python_backends.talker.kernels.interface import Kernels, Rotary, Rows
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.shapes import TalkerShape
-from python_backends.talker.slots import SlotBuffers
-from python_backends.talker.weights import Decoder, TalkerWeights
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import TalkerShape
+from python_backends.talker.model.slots import SlotBuffers
+from python_backends.talker.model.weights import Decoder, TalkerWeights
 
 CONTROL_COLUMNS = ("slot", "text_id", "cache_row", "frame")
 

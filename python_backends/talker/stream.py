@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from python_backends.talker.model.shapes import TokenIds
 from python_backends.talker.prompt import TalkerPrompt
 from python_backends.talker.request import TalkerRequest
-from python_backends.talker.shapes import TokenIds
 
 
 @dataclass(eq=False)

@@ -14,7 +14,9 @@ from python_backends.config.errors import OmniError, StageFailed
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.stage import Finish
 from python_backends.thinker.detokenizer import Detokenizer
+from python_backends.thinker.logprobs import entries_of
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
+from python_backends.thinker.stop_strings import Output, StopStrings
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +25,30 @@ log = logging.getLogger(__name__)
 class Stream:
     """One request from `add` to its end. `lock` is held during every sink call; `ended` allows no further one.
 
-    `key`: unlike the stream's name never used again.
+    `key`: unlike the stream's name never used again. `notes`: for the client, see Finish.
     """
 
     key: str
     request: ThinkerRequest
     detokenizer: Detokenizer
     prompt_ids: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
     completion_tokens: int = 0
     prompt_sent: bool = False
     ended: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
     held: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sampling = self.request.sampling
+        self._stops = StopStrings(sampling, self.detokenizer) if sampling.stop else None
+        self.stop_ids = frozenset(sampling.stop_token_ids or ())
+
+    def feed(self, ids: list[int], entries: list, last: bool) -> Output:
+        """What may be passed on once `ids` have come; `last`: none follow."""
+        if self._stops is not None:
+            return self._stops.feed(ids, entries, last)
+        return Output(ids, self.detokenizer.feed(ids, last), entries)
 
     @property
     def stream_id(self) -> str:
@@ -51,11 +65,15 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Step:
-    """Ids of one model step, with the end-of-text id if there is one. `finish_reason`: "stop", "length" or None."""
+    """Ids of one model step, with the end-of-text id if there is one. `finish_reason`: "stop", "length" or None.
+
+    `logprobs`: vLLM's, for each id, where the request wants them.
+    """
 
     stream: Stream
     ids: list[int]
     finish_reason: str | None
+    logprobs: list | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,7 @@ class Delivery:
             self._sink.failed(stream.stream_id, event.error)
         elif isinstance(event, Prompt):
             stream.prompt_sent = True
+            assert stream.prompt_ids is not None  # set before its event is posted
             self._sink.prompt(stream.stream_id, stream.prompt_ids, event.multimodal)
             held, stream.held = stream.held, []
             for step in held:
@@ -116,19 +135,25 @@ class Delivery:
             self._output(event)
 
     def _output(self, step: Step) -> None:
-        stream, ids = step.stream, step.ids
-        if step.finish_reason == "stop" and ids and ids[-1] in self._stop_ids:
+        stream, ids, reason = step.stream, step.ids, step.finish_reason
+        if reason == "stop" and ids and (ids[-1] in self._stop_ids or ids[-1] in stream.stop_ids):
             ids = ids[:-1]
-        stream.completion_tokens += len(ids)
-        text = stream.detokenizer.feed(ids, last=step.finish_reason is not None)
+        entries = entries_of(step.logprobs, ids, stream.detokenizer.token_bytes) if step.logprobs else []
+        out = stream.feed(ids, entries, last=reason is not None)
+        if out.stopped:
+            # vLLM works on it until the engine is told, which `ended` does.
+            reason = "stop"
+        stream.completion_tokens += len(out.ids)
         finish = None
-        if step.finish_reason is not None:
+        if reason is not None:
+            assert stream.prompt_ids is not None
             usage = {"prompt_tokens": len(stream.prompt_ids), "completion_tokens": stream.completion_tokens}
-            finish = Finish(step.finish_reason, usage)
+            finish = Finish(reason, usage, stream.notes)
             self._end(stream)
-        elif not ids:
+        elif not out.ids and not out.text:
             return
-        self._sink.output(stream.stream_id, np.asarray(ids, dtype=np.int32), text, finish)
+        more = {"logprobs": out.entries} if out.entries else {}
+        self._sink.output(stream.stream_id, np.asarray(out.ids, dtype=np.int32), out.text, finish, **more)
 
     def _end(self, stream: Stream) -> None:
         stream.ended = True

@@ -56,8 +56,13 @@ class Detokenizer:
     """Text deltas of one stream. A character whose bytes are not all there yet waits for the next delta."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
-        self._token_bytes = token_bytes
+        self.token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether a character has begun that is not complete yet."""
+        return bool(self._decoder.getstate()[0])
 
     def feed(self, ids: Iterable[int], last: bool = False) -> str:
         """The text that `ids` complete; with `last` also what was left open, as U+FFFD.
@@ -65,4 +70,4 @@ class Detokenizer:
         Concatenated over a stream it equals `tokenizer.decode(all_ids, skip_special_tokens=True)`: both replace each
         maximal invalid part of a UTF-8 sequence by one U+FFFD.
         """
-        return self._decoder.decode(b"".join(self._token_bytes[token_id] for token_id in ids), last)
+        return self._decoder.decode(b"".join(self.token_bytes[token_id] for token_id in ids), last)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
+import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -25,7 +26,7 @@ from python_backends.thinker.detokenizer import Detokenizer
 from python_backends.thinker.media.loader import check_refs
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media_support import with_usable_media
-from python_backends.thinker.messages import PromptRules, parse_messages
+from python_backends.thinker.messages import MEDIA_KINDS, PromptRules, parse_messages
 from python_backends.thinker.options import ThinkerOptions, prepare_process
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
@@ -58,11 +59,11 @@ class ThinkerEngine:
         self._thread.start()
         self._core = started.result()
         self._delivery = Delivery(sink, self._core.stop_ids, self._forget)
-        self._rules = PromptRules(self._core.prompts.control_tokens, self._core.max_model_len, self._options.media)
-        if self._options.media is not None:
-            self._preparation = Preparation(
-                self._core, self._options.media, self._rows, self._delivery.post, self._commands.put
-            )
+        media = self._options.media
+        assert not isinstance(media, dict)  # the options have read it
+        self._rules = PromptRules(self._core.prompts.control_tokens, self._core.max_model_len, media)
+        if media is not None:
+            self._preparation = Preparation(self._core, media, self._rows, self._delivery.post, self._commands.put)
 
     @property
     def error(self) -> OmniError | None:
@@ -73,6 +74,17 @@ class ThinkerEngine:
     def max_model_len(self) -> int:
         """Tokens that prompt and answer may have together."""
         return self._core.max_model_len
+
+    def describe(self) -> dict:
+        """Limits and versions for clients; `media`: most of each kind in a request, None for text only."""
+        media = self._options.media
+        assert not isinstance(media, dict)  # the options have read it
+        return {
+            "context_tokens": self.max_model_len,
+            "media": None if media is None else {kind: media.limit(kind) for kind in MEDIA_KINDS},
+            "chat_template_kwargs": sorted(self._core.prompts.variables),
+            "versions": {name: sys.modules[name].__version__ for name in ("vllm", "torch", "transformers")},
+        }
 
     def run_until(self, stop: threading.Event) -> None:
         """Block until `stop` is set. Raises StageFailed when the engine dies first."""
@@ -94,21 +106,23 @@ class ThinkerEngine:
         conversation = parse_messages(request.messages, self._rules)
         core.check_limit(request.sampling.max_tokens)
         params = core.sampling_params(request.sampling, request.seed)
-        text = core.prompts.text(conversation)
+        text = core.prompts.text(conversation, request.template)
+        rows = request.speech_rows if request.speak else None
         stream = Stream(f"{request.stream_id}/{next(self._numbers)}", request, Detokenizer(core.token_bytes))
         if conversation.media:
             if request.speak and not core.captures:
                 raise InvalidRequest(conversation.media[0].field, "this server takes media for text answers only")
+            assert self._preparation is not None  # messages that name media were refused without it
             self._preparation.check(conversation, request.media)
             ids = core.prompts.ids(text)
-            core.check_length(len(ids))
+            core.check_length(ids, rows)
             core.check_placeholders(ids, conversation.media)
             self._register(stream)
             self._preparation.submit(stream, conversation, ids, params)
             return
         check_refs([], request.media, MediaOptions())
         ids = core.prompts.ids(text)
-        core.check_length(len(ids))
+        core.check_length(ids, rows)
         core.check_placeholders(ids, [])
         stream.prompt_ids = np.asarray(ids, dtype=np.int32)
         self._register(stream)
@@ -195,14 +209,14 @@ class ThinkerEngine:
                     return
                 self._obey(core, *command)
             events: list[Any] = []
-            for stream_id, ids, reason in core.step():
+            for stream_id, ids, reason, logprobs in core.step():
                 stream = core.streams.get(stream_id)
                 if stream is None:
                     continue
                 if reason is not None:
                     del core.streams[stream_id]
                 if reason in (None, "stop", "length"):
-                    events.append(Step(stream, ids, reason))
+                    events.append(Step(stream, ids, reason, logprobs))
                 else:
                     events.append(Failure(stream, StageFailed(f"vLLM ended the request: {reason}")))
             if events:

@@ -11,7 +11,8 @@ from typing import Any
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.options import MediaOptions
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant")
+LONGEST_NAME = 64
 MEDIA_KINDS = ("audio", "image", "video")
 # Text that fills a context has 2 to 6 characters a token; only runs of one character reach more than this.
 CHARS_PER_TOKEN = 16
@@ -84,13 +85,15 @@ class _Parser:
         self.media: list[MediaRef] = []
 
     def message(self, message: object, path: str) -> dict[str, Any]:
-        body = _object(message, path, ("role", "content"))
+        body = _object(message, path, ("role", "content", "name"))
         role = body.get("role")
         if role not in ROLES:
             raise InvalidRequest(f"{path}.role", f"must be one of {', '.join(ROLES)}; got {reprlib.repr(role)}")
+        # OpenAI's newer word for it, which templates do not know.
+        head = {"role": "system" if role == "developer" else role, **self._name(body.get("name"), f"{path}.name")}
         content = body.get("content")
         if isinstance(content, str):
-            return {"role": role, "content": self._text(content, f"{path}.content")}
+            return head | {"content": self._text(content, f"{path}.content")}
         if not isinstance(content, list):
             raise InvalidRequest(f"{path}.content", "must be a string or a list of parts")
         # Empty texts make no token, so the context bounds no parts; more parts than tokens have no use.
@@ -98,7 +101,15 @@ class _Parser:
         self._rules.check_size(self._parts, "content parts", self._rules.context)
         parts = [self._part(part, f"{path}.content[{at}]") for at, part in enumerate(content)]
         self._check_joints(parts, f"{path}.content")
-        return {"role": role, "content": parts}
+        return head | {"content": parts}
+
+    def _name(self, name: object, path: str) -> dict[str, str]:
+        """For templates that know who speaks."""
+        if name is None:
+            return {}
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise InvalidRequest(path, f"must be a string of 1 to {LONGEST_NAME} characters")
+        return {"name": self._text(name, path)}
 
     def _check_joints(self, parts: list[dict[str, Any]], path: str) -> None:
         """Texts side by side are one text in the prompt: together they may not make a control token either.
@@ -118,7 +129,7 @@ class _Parser:
         reader = _PART_READERS.get(kind) if isinstance(kind, str) else None
         if reader is None:
             raise InvalidRequest(f"{path}.type", f"must be one of {', '.join(_PART_READERS)}; got {reprlib.repr(kind)}")
-        if kind == "text":
+        if kind in ("text", "input_text"):
             body = _object(part, path, ("type", "text"))
             return {"type": "text", "text": self._text(body.get("text"), f"{path}.text")}
         ref = reader(part, path)
@@ -177,6 +188,7 @@ def _short_part(kind: str) -> Callable[[dict, str], MediaRef]:
         options = _VIDEO_OPTIONS if kind == "video" else ()
         body = _object(part, path, ("type", kind, "tensor", *options))
         extra = _video_options(body, path)
+        body = {name: value for name, value in body.items() if value is not None}
         if (kind in body) == ("tensor" in body):
             raise InvalidRequest(path, f"must have one of {kind!r} and 'tensor'")
         if kind in body:
@@ -197,11 +209,19 @@ def _input_audio(part: dict, path: str) -> MediaRef:
     return MediaRef("audio", f"{at}.data", source=data if data.startswith("data:") else f"data:;base64,{data}")
 
 
+def _input_image(part: dict, path: str) -> MediaRef:
+    """`{"type": "input_image", "image_url": URL, "detail": ...}`, of OpenAI's Responses API."""
+    body = _object(part, path, ("type", "image_url", "detail"))
+    return MediaRef("image", f"{path}.image_url", source=_string(body.get("image_url"), f"{path}.image_url"))
+
+
 _VIDEO_OPTIONS = ("fps", "num_frames", "use_audio_in_video")
-_PART_READERS: dict[str, Callable[[dict, str], MediaRef] | type[str]] = {
+_PART_READERS: dict[str, Callable[..., Any]] = {
     "text": str,
+    "input_text": str,
     "audio_url": _url_part("audio"),
     "input_audio": _input_audio,
+    "input_image": _input_image,
     "image_url": _url_part("image"),
     "video_url": _url_part("video"),
     "audio": _short_part("audio"),
@@ -221,7 +241,8 @@ def _video_options(body: dict, path: str) -> dict[str, Any]:
         options["num_frames"] = _integer(body["num_frames"], f"{path}.num_frames", 1, 100_000)
     if len(options) == 2:
         raise InvalidRequest(f"{path}.num_frames", "may not be given together with fps")
-    use_audio = body.get("use_audio_in_video", False)
+    use_audio = body.get("use_audio_in_video")
+    use_audio = False if use_audio is None else use_audio
     if not isinstance(use_audio, bool):
         raise InvalidRequest(f"{path}.use_audio_in_video", f"must be true or false, got {reprlib.repr(use_audio)}")
     return options | {"use_audio": use_audio}

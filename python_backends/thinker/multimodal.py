@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.thinker.film_sound import MediaIds, interleave, with_tracks
+from python_backends.thinker.media.frames import TEMPORAL_PATCH
 from python_backends.thinker.media.loader import LoadedMedia
-from python_backends.thinker.media.sampling import TEMPORAL_PATCH
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class MediaPrompt:
         )
 
 
-def build(renderer: Any, ids: list[int], media: LoadedMedia, media_ids: tuple[int, ...], salt: str) -> MediaPrompt:
+def build(
+    renderer: Any, ids: list[int], media: LoadedMedia, media_ids: MediaIds, positions_per_second: int, salt: str
+) -> MediaPrompt:
     """Run the checkpoint's processor on `media` and expand the placeholders of `ids`.
 
-    `media_ids`: the placeholder ids. `salt`: unique to the request. Raises ValueError for what the processor or vLLM's
-    limits refuse.
+    `salt`: unique to the request. Raises ValueError for what the processor or vLLM's limits refuse.
     """
     rates = [video.fps for video in media.videos]
+    heard = [video.sound is not None for video in media.videos]
     mixed = len(set(rates)) > 1
-    if mixed and media.use_audio_in_video:
-        raise ValueError("videos with use_audio_in_video must have the same frame rate after sampling")
     prompt: dict[str, Any] = {
-        "prompt_token_ids": ids,
+        "prompt_token_ids": with_tracks(ids, heard, media_ids),
         "multi_modal_data": {
             name: items
             for name, items in (
@@ -64,7 +65,8 @@ def build(renderer: Any, ids: list[int], media: LoadedMedia, media_ids: tuple[in
             )
             if items
         },
-        "mm_processor_kwargs": _processor_arguments(media, rates),
+        # The frames are sampled already; their rate makes the time axis of the positions.
+        "mm_processor_kwargs": {"fps": rates[0]} if rates else {},
     }
     if media.audios:
         prompt["multi_modal_uuids"] = {"audio": _audio_names(media.audios)}
@@ -75,16 +77,17 @@ def build(renderer: Any, ids: list[int], media: LoadedMedia, media_ids: tuple[in
     items = engine_input["mm_kwargs"]
     if mixed:
         items["video"] = [_with_rate(item, rate) for item, rate in zip(items["video"], rates, strict=True)]
+    interleave(engine_input, heard, [TEMPORAL_PATCH / rate for rate in rates], positions_per_second, media_ids)
     expanded = np.asarray(engine_input["prompt_token_ids"], dtype=np.int32)
     return MediaPrompt(
         engine_input=engine_input,
         ids=expanded,
-        positions=np.flatnonzero(np.isin(expanded, media_ids)),
+        positions=np.flatnonzero(np.isin(expanded, media_ids.placeholders)),
         image_grid_thw=_stacked(items, "image", "image_grid_thw", (-1, 3)),
         video_grid_thw=_stacked(items, "video", "video_grid_thw", (-1, 3)),
         audio_seqlens=_stacked(items, "audio", "audio_feature_lengths", (-1,)),
         video_second_per_grid=np.array([TEMPORAL_PATCH / rate for rate in rates], np.float32) if rates else None,
-        use_audio_in_video=media.use_audio_in_video,
+        use_audio_in_video=any(heard),
     )
 
 
@@ -96,16 +99,6 @@ def _audio_names(audios: list[np.ndarray]) -> list[str]:
     """
     longest = max(len(samples) for samples in audios)
     return [f"{hashlib.sha256(samples.tobytes()).hexdigest()}-{longest}" for samples in audios]
-
-
-def _processor_arguments(media: LoadedMedia, rates: list[float]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    if rates:
-        # The frames are sampled already; their rate makes the time axis of the positions.
-        arguments["fps"] = rates[0]
-    if media.use_audio_in_video:
-        arguments["use_audio_in_video"] = True
-    return arguments
 
 
 def _with_rate(item: Any, rate: float) -> Any:

@@ -92,12 +92,16 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     for key in options.engine_args:
         if key not in known:
             raise ValueError(f"engine_args.{key}: unknown to this vLLM; allowed: {', '.join(sorted(known))}")
+    media = options.media
+    assert not isinstance(media, dict)  # the options have read it
     args: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,
         "max_num_seqs": options.max_num_seqs,
         # All zero selects vLLM's text-only mode.
-        "limit_mm_per_prompt": {kind: options.media.limit(kind) if options.media else 0 for kind in MEDIA_KINDS},
+        "limit_mm_per_prompt": {
+            kind: options.media.limit(kind) if isinstance(options.media, MediaOptions) else 0 for kind in MEDIA_KINDS
+        },
     }
     if options.device == "cpu":
         args |= _cpu_defaults(config)
@@ -108,6 +112,13 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     # An item that the front's cache holds comes back from it as a name, without the grids that the Talker needs.
     if args.setdefault("mm_processor_cache_gb", 0):
         raise ValueError("engine_args.mm_processor_cache_gb: must be 0")
+    # One backend, so that what it cannot take is refused at the door; JSON without the blanks that a model may go on
+    # with for ever.
+    args.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
+    if options.media is not None:
+        if args.get("worker_extension_cls"):
+            raise ValueError("engine_args.worker_extension_cls: must be empty where media are taken")
+        args["worker_extension_cls"] = "python_backends.thinker.film_sound_worker.FilmSoundWorker"
     if options.device == "cpu":
         args.setdefault("worker_cls", "python_backends.thinker.cpu_worker.SeededCpuWorker")
     if captures(options, config):

@@ -32,7 +32,7 @@ class Preparation:
         core: VllmCore,
         options: MediaOptions,
         rows: RowCollector,
-        post: Callable[[list[Prompt | Failure]], None],
+        post: Callable[[list[Any]], None],
         command: Callable[[tuple[Stream, Any, Any]], None],
     ) -> None:
         self._core = core
@@ -74,9 +74,9 @@ class Preparation:
             self._post([Failure(stream, error)])
         except MemoryError:
             self._post([Failure(stream, InvalidRequest("messages", "need more memory than there is"))])
-        except Exception as error:
+        except Exception:
             log.exception("stream %s: media could not be prepared", stream.stream_id)
-            self._post([Failure(stream, StageFailed(f"media could not be prepared: {error}"))])
+            self._post([Failure(stream, StageFailed("media could not be prepared: the server's log says why"))])
         finally:
             with self._lock:
                 self._count -= 1
@@ -89,8 +89,10 @@ class Preparation:
             prompt = self._core.media_prompt(ids, media, stream.key)
         except ValueError as error:
             raise InvalidRequest("messages", str(error)) from None
-        self._core.check_length(len(prompt.ids))
+        request = stream.request
+        self._core.check_length(prompt.ids, request.speech_rows if request.speak else None)
         stream.prompt_ids = prompt.ids
+        stream.notes = tuple(media.notes)
         if stream.request.speak:
             self._core.capture(params, stream.key)
             self._rows.expect(stream.key, prompt.positions, partial(self._rows_done, stream, prompt))

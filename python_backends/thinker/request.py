@@ -20,6 +20,7 @@ class ThinkerRequest:
 
     `messages`: OpenAI style, see `parse_messages`. `seed`: of the sampling noise, 0 to 2**63-1; None draws one.
     `speak`: a Talker follows, so hidden rows of media are captured. `media`: raw tensors that the messages name.
+    `template`: variables of the chat template. `speech_rows`: rows of context that the Talker has, None without one.
     """
 
     stream_id: str
@@ -28,6 +29,8 @@ class ThinkerRequest:
     seed: int | None = None
     speak: bool = True
     media: MediaTensors = field(default_factory=MediaTensors)
+    template: dict[str, Any] = field(default_factory=dict)
+    speech_rows: int | None = None
 
 
 class ThinkerSink(Protocol):
@@ -36,8 +39,11 @@ class ThinkerSink(Protocol):
     def prompt(self, stream_id: str, prompt_ids: np.ndarray, multimodal: MultimodalPrompt | None) -> None:
         """Exactly once and before any ids: int32 [p] prompt ids with media placeholders expanded."""
 
-    def output(self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None) -> None:
-        """New answer ids (int32 [n], end-of-text ids left out) and the text that they complete.
+    def output(
+        self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None, logprobs: list[dict] | None = None
+    ) -> None:
+        """New answer ids (int32 [n], end-of-text ids left out) and the text that they complete; see `entries_of` for
+        `logprobs`. A text may come before its last id while the rest of that id's text may begin a stop string.
 
         `finish` comes with the last call, whose ids may be empty. Its usage: `prompt_tokens`, and `completion_tokens`,
         the number of ids delivered.

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,13 +22,16 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from scripts.bench.table import table
 from scripts.benchmarks.arguments import amount, count
-from scripts.benchmarks.host.load import Load, request_message, run_load
-from scripts.benchmarks.server import SERVE, BenchServer
+from scripts.benchmarks.load import Load, request_message, run_load
+from scripts.benchmarks.server import ROOT, SERVE, BenchServer
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser(judge: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[judge]
+    )
     parser.add_argument("--concurrency", type=count, nargs="+", default=[64])
     parser.add_argument("--rounds", type=count, default=10, help="requests a stream")
     parser.add_argument("--text", type=count, default=50, help="text deltas a request")
@@ -41,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engine-cores", type=int, nargs="+", help="those of the generators (default: the same)")
     parser.add_argument("--keep-log", type=Path, help="write the server's log to this file")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    return parser.parse_args()
+    return parser
 
 
 def deploy_config(args: argparse.Namespace) -> dict:
@@ -82,15 +87,55 @@ def figures(concurrency: int, load: Load, cpu_s: dict[str, float]) -> dict:
     return row
 
 
+def totals(row: dict) -> dict[str, float]:
+    """What two versions are judged by: host-side CPU a request, and p99 of the delays."""
+    cpu = sum(value for name, value in row["cpu_ms_per_request"].items() if name != "client")
+    return {
+        "CPU ms a request": cpu,
+        "text p99, ms": row["text_delay_p99_ms"],
+        "audio p99, ms": row["audio_delay_p99_ms"],
+        "requests/s": row["requests_per_s"],
+    }
+
+
+def compare(clone: Path, turns: int, options: list[str]) -> int:
+    """Run this benchmark here and in `clone` in turns (ours, theirs, theirs, ours, ...) and print the medians."""
+    ours: list[list[dict]] = []
+    theirs: list[list[dict]] = []
+    sides = [(ROOT, ours), (clone.resolve(), theirs)]
+    for turn in range(turns):
+        for root, found in sides[:: -1 if turn % 2 else 1]:
+            with tempfile.TemporaryDirectory() as directory:
+                command = [sys.executable, "-m", "scripts.benchmarks.host_path", *options, "--json", f"{directory}/f"]
+                env = os.environ | {"PYTHONPATH": str(root)}
+                done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.DEVNULL)
+                if done.returncode:
+                    return done.returncode
+                found.append(json.loads(Path(directory, "f").read_text()))
+    for level, row in enumerate(ours[0]):
+        lines = []
+        for name in totals(row):
+            here, there = (statistics.median(totals(rows[level])[name] for rows in runs) for runs in (ours, theirs))
+            lines.append((name, here, there, f"{100 * (here / there - 1):+.1f} %"))
+        print(table((f"{row['concurrency']} at a time", "here", str(clone), "change"), lines), flush=True)
+    return 0
+
+
 def main() -> int:
-    args = _arguments()
+    judge = argparse.ArgumentParser(add_help=False)
+    judge.add_argument("--against", type=Path, metavar="CLONE", help="measure a clone's host side in turns with ours")
+    judge.add_argument("--turns", type=count, default=3, help="runs of each with --against")
+    judged, rest = judge.parse_known_args()
+    args = _parser(judge).parse_args(rest)
+    if judged.against is not None:
+        return compare(judged.against, judged.turns, rest)
     message = request_message(args.text, args.audio * args.frames, args.audio_format)
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "config.json").write_text("{}")
         deploy = Path(directory) / "played.yaml"
         deploy.write_text(yaml.safe_dump(deploy_config(args)))
         env = {
-            "ENGINE_PYTHON": str(Path(__file__).parent / "host" / "engine_python"),
+            "ENGINE_PYTHON": str(ROOT / "tests" / "played_engine_python"),
             "PLAYED_PYTHON": sys.executable,
             "PLAYED_CORES": " ".join(map(str, args.engine_cores or ())),
         }

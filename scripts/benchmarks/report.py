@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from scripts.bench.table import table as markdown_table
 from scripts.benchmarks.ladder import PUBLISHED
 
 COLUMNS = {
@@ -44,20 +45,9 @@ AGREEMENT = (
 )
 
 
-def cell(value: object) -> str:
-    """Three significant digits, whole numbers as they are."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return str(value)
-
-
 def table(rows: list[dict], columns: dict[str, str]) -> str:
-    """A Markdown table."""
-    lines = [columns.values(), ["---"] * len(columns)]
-    lines += [[cell(row.get(name)) for name in columns] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    """A Markdown table of the columns named."""
+    return markdown_table(list(columns.values()), [[row.get(name) for name in columns] for row in rows])
 
 
 def agreement(rows: list[dict]) -> list[dict]:

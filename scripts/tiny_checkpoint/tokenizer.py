@@ -74,30 +74,7 @@ MEDIA_TOKEN_NAMES = {
     "audio_eos_token": "<|audio_end|>",
 }
 
-CHAT_TEMPLATE = """\
-{%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' }}
-{%- if message.content is string %}
-{{- message.content }}
-{%- else %}
-{%- for item in message.content %}
-{%- if item.type == 'image' or item.type == 'image_url' or 'image' in item or 'image_url' in item %}
-{{- '<|vision_start|><|image_pad|><|vision_end|>' }}
-{%- elif item.type in ('audio', 'audio_url', 'input_audio') or 'audio' in item or 'audio_url' in item %}
-{{- '<|audio_start|><|audio_pad|><|audio_end|>' }}
-{%- elif item.type == 'video' or item.type == 'video_url' or 'video' in item or 'video_url' in item %}
-{{- '<|vision_start|><|video_pad|><|vision_end|>' }}
-{%- elif 'text' in item %}
-{{- item.text }}
-{%- endif %}
-{%- endfor %}
-{%- endif %}
-{{- '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 
 VISION_SIZES = {
     "patch_size": 16,

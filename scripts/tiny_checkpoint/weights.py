@@ -11,6 +11,7 @@ Code2Wav's last convolution is scaled by a measured factor, so that the waveform
 """
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch import nn
 from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
 
 from .tokenizer import token_bytes
-from .words import CHINESE, ENGLISH
 
 RESIDUAL_GAIN = 0.7  # of projections that write to a residual stream
 ATTENTION_SHARPNESS = 1.6  # weight of the query and key norms
@@ -44,7 +44,11 @@ SPLIT_SCALE = 3.5  # length of the rows of following parts
 
 def word_ids() -> list[int]:
     """Ids of the everyday words that are one token; English ones with the space before them."""
-    words = {f" {word}".encode() for word in ENGLISH.split()} | {word.encode() for word in CHINESE.split()}
+    english, chinese = (
+        Path(__file__).with_name(f"{language}.txt").read_text(encoding="utf-8").split()
+        for language in ("english", "chinese")
+    )
+    words = {f" {word}".encode() for word in english} | {word.encode() for word in chinese}
     return [index for index, token in enumerate(token_bytes()) if token in words]
 
 

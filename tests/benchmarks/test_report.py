@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from python_backends.config.deploy import load_deploy_config
+from scripts.bench.table import cell
 from scripts.benchmarks import ladder, machine, report
 from scripts.benchmarks.records import Record, summarise
 
@@ -35,7 +36,7 @@ def test_a_report_has_its_tables_and_can_be_made_again_from_its_json(results, tm
 
 
 def test_cells_are_short():
-    assert [report.cell(value) for value in (None, 0.12345, 12.345, 1234.5, 640, "x")] == [
+    assert [cell(value) for value in (None, 0.12345, 12.345, 1234.5, 640, "x")] == [
         "-", "0.123", "12.3", "1234", "640", "x",
     ]  # fmt: skip
 

@@ -47,7 +47,9 @@ def test_memory_does_not_grow_with_the_prompts(tmp_path):
             yield Closing({"finish_reason": "stop", "seed": 1})
 
     many = 2000
-    args, _ = parse(["-q", "text", "--py-generator", "--num-prompts", str(many), "--max-in-flight", "4", "--quiet"])
+    args, _ = parse(
+        ["-q", "text", "--py-generator", "--num-prompts", str(many), "--max-in-flight", "4", "--quiet"], "run"
+    )
     (tmp_path / "out").mkdir()
     seen = []
 

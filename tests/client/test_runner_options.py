@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client import run as runner
-from client.options import _make_parser, parse
+from client.options import make_parser, parse
 from tests.client.runner import SMALL, run
 from tests.server import ROOT
 
@@ -112,8 +112,8 @@ def test_the_document_lists_the_options():
     table = (ROOT / "docs" / "runner.md").read_text(encoding="utf-8").split("| option |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", table, re.MULTILINE)
     listed = {name: default for names, default in rows for name in re.findall(r"`(-[\w-]+)`", names)}
-    usual, _ = parse([])
-    for action in _make_parser()._actions:
+    usual, _ = parse([], "run")
+    for action in make_parser("run")._actions:
         if (
             action.help == argparse.SUPPRESS
             or action.dest in ("help", "output_wav")

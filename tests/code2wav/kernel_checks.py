@@ -36,8 +36,7 @@ SMALL = (GemmTile(32, 64, 32, 4, 2), GemmTile(16, 16, 16, 4, 2))
 PLANS = {
     "general": KernelPlan(tiles=SMALL),
     "descriptors": KernelPlan(tiles=(GemmTile(32, 64, 32, 4, 2, tma=True),)),
-    "fused": KernelPlan(tiles=SMALL, units={48: UnitTile(32, 16, 4, 2)}, library=frozenset({(7, 32)})),
-    "library": KernelPlan(tiles=SMALL, library=frozenset({(7, 32), (2, 96), (7, 48), (1, 48)})),
+    "fused": KernelPlan(tiles=SMALL, units={48: UnitTile(32, 16, 4, 2)}),
 }
 # Frames, slots and positions of each step; slot 3 is the scratch slot, as a padding row uses it.
 STEPS = [(2, [2, 1], [0, 0]), (1, [2], [2]), (5, [1, 3], [2, 0]), (2, [2, 0], [3, 0])]

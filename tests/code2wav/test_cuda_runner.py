@@ -40,6 +40,7 @@ def runner(monkeypatch, code2wav_config, code2wav_tensors):
     monkeypatch.setattr(cuda_runner.torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(cuda_runner.torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
     parameters = build_parameters(code2wav_tensors, code2wav_config, "cpu", torch.float32)
     state = StreamState(code2wav_config, parameters, 4, "cpu", torch.float32)
     options = Code2WavOptions(max_num_seqs=4, cuda_graphs=False, max_step_frames=100)

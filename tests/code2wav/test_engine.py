@@ -158,17 +158,6 @@ def test_bad_requests(field, values):
     assert caught.value.field == field
 
 
-def test_the_first_chunk_grows_under_load(make_engine):
-    engine = make_engine(idle_num_seqs=2, idle_initial_frames=1, loaded_initial_frames=4)
-    engine.add(Code2WavRequest("a"))
-    engine.add(Code2WavRequest("b"))
-    assert engine.first_chunk().initial == 1
-    engine.add(Code2WavRequest("c"))
-    assert engine.first_chunk().initial == 4
-    engine.abort("a")
-    assert engine.first_chunk().initial == 1
-
-
 def test_a_device_error_fails_every_stream_and_is_raised(make_engine, sink, random_codes, monkeypatch):
     engine = make_engine()
     engine.add(Code2WavRequest("a"))
@@ -220,7 +209,7 @@ def test_wait_for_work_wakes_on_feed(make_engine, random_codes):
     waiter = threading.Thread(target=engine.wait_for_work, args=(60.0,))
     waiter.start()
     engine.feed("s", random_codes(1), finished=True)
-    waiter.join(timeout=30)
+    waiter.join(timeout=60)
     assert not waiter.is_alive()
     assert engine.step()
 

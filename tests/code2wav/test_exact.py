@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backends.code2wav.options import Code2WavRequest
 from python_backends.config.stage import Finish
+from tests.cpu import products_round_alike
 
 TOLERANCE = 1e-5
 
@@ -116,8 +116,7 @@ def test_not_even_a_poisoned_slot_reaches_its_next_owner(make_engine, sink, refe
 def test_cuts_and_mates_change_no_bit(make_engine, sink, random_codes, cuts, mates):
     codes = random_codes(33, 7)
     # Elsewhere products of other shapes round differently, and only steps of one shape change nothing.
-    avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    engine = make_engine(**({} if avx512 else {"frame_buckets": (1,), "max_step_frames": 1}))
+    engine = make_engine(**({} if products_round_alike() else {"frame_buckets": (1,), "max_step_frames": 1}))
     engine.add(Code2WavRequest("whole"))
     engine.feed("whole", codes, finished=True)
     run(engine)

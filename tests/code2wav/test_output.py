@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from python_backends.code2wav.options import Code2WavRequest
-from python_backends.code2wav.output import ThreadOutput
 from python_backends.config.errors import StageFailed
+from python_backends.engines_common.delivery import ThreadDelivery
 
 
 class SlowDevice:
@@ -27,7 +27,7 @@ class SlowDevice:
         samples = self._runner.launch(codes, slots, positions)
 
         def deliver(consume) -> None:
-            assert self.arrived.wait(30)
+            assert self.arrived.wait(60)
             if self.broken:
                 raise RuntimeError("an illegal memory access was encountered")
             samples(consume)
@@ -38,7 +38,7 @@ class SlowDevice:
 @pytest.fixture
 def asynchronous(make_engine):
     engine = make_engine()
-    engine._output = ThreadOutput()
+    engine._output = ThreadDelivery("code2wav-builder")
     engine._runner = SlowDevice(engine._runner)
     yield engine
     engine._runner.arrived.set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -11,11 +9,11 @@ from python_backends.code2wav.options import Code2WavOptions
 from python_backends.config.deploy import DeployError, load_deploy_config
 from python_backends.config.deploy_layers import profile_names
 from python_backends.config.platforms import PLATFORMS, detect_platform
+from python_backends.config.sampling import TalkerSampling
 from python_backends.config.stage import ChunkSchedule
-from python_backends.config.stage_keys import STAGES, vllm_engine_args
+from python_backends.config.stage_keys import STAGES
+from python_backends.config.vllm_omni import vllm_engine_args
 from python_backends.thinker.options import ThinkerOptions
-
-VLLM_OMNI = Path(__file__).with_name("vllm_omni.yaml")
 
 
 @pytest.fixture
@@ -62,6 +60,7 @@ def test_the_profiles_place_stages_as_their_names_say(on):
     }
     assert where["one_gpu"] == [["0"], ["0"], ["0"]]
     assert where["two_gpus"] == [["0"], ["1"], ["1"]]
+    assert where["three_gpus"] == [["0"], ["1"], ["2"]]
     assert where["three_gpus_replicas"] == [["0"], ["1", "2"], ["1", "2"]]
     assert where["cpu"] == [[None], [None], [None]]
     assert on("cuda", "thinking").modalities == ("text",) and list(on("cuda", "thinking").replicas) == ["thinker"]
@@ -76,40 +75,17 @@ def test_the_default_profile_follows_the_machine(on, monkeypatch):
         detect_platform()
 
 
-def test_a_vllm_omni_file_means_the_same_here(on):
-    config = on("cuda", VLLM_OMNI)
-    assert [env_of(config, stage) for stage in STAGES] == [["0"], ["1"], ["1"]]
-    thinker, talker, code2wav = (config.replicas[stage][0] for stage in STAGES)
-    assert thinker.options["max_num_seqs"] == talker.options["max_num_seqs"] == code2wav.options["max_num_seqs"] == 64
-    assert thinker.options["engine_args"] == {
-        "gpu_memory_utilization": 0.9, "trust_remote_code": True, "enable_prefix_caching": False,
-        "max_num_batched_tokens": 32768,
-    }  # fmt: skip
-    assert (talker.memory_fraction, code2wav.memory_fraction) == (0.6, 0.1)
-    assert talker.options["cuda_graphs"] and not code2wav.options["cuda_graphs"]
-    assert talker.options["max_prefill_rows"] == 32768 and code2wav.options["max_step_frames"] == 3200
-    assert config.schedule == ChunkSchedule(4, 25) and not config.adaptive_first_chunk
-    assert config.sampling_defaults["talker"] == {
-        "temperature": 0.9, "top_k": 50, "max_tokens": 4096, "repetition_penalty": 1.05
-    }  # fmt: skip
-    assert config.seed == 42 and config.modalities == ("text", "audio")
-    notes = "\n".join(config.notes)
-    assert "codec_left_context_frames" in notes and "decodes no frame twice" in notes
+def test_first_chunks_of_one_gpu_grow_under_load(on):
+    assert on("cuda", "one_gpu").schedule == ChunkSchedule(1, 25, doubling=True, loaded_initial=4, idle_streams=4)
 
 
-def test_a_vllm_omni_file_on_other_platforms(on):
-    npu = on("npu", VLLM_OMNI)
-    assert npu.replicas["thinker"][0].env == {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
-    assert npu.replicas["thinker"][0].options["engine_args"]["tensor_parallel_size"] == 2
-    assert npu.replicas["talker"][0].options["max_prefill_rows"] == 8192
-    assert npu.replicas["code2wav"][0].memory_fraction == 0.3
-    rocm = on("rocm", VLLM_OMNI)
-    assert rocm.replicas["thinker"][0].options["engine_args"]["enforce_eager"] is True
-    assert rocm.replicas["thinker"][0].env == {"HIP_VISIBLE_DEVICES": "0"}
-    assert on("xpu", VLLM_OMNI).replicas["talker"][0].options["cuda_graphs"] is False
-    cpu = on("cpu", VLLM_OMNI)
-    assert cpu.replicas["talker"][0].options["device"] == "cpu" and cpu.replicas["talker"][0].env == {}
-    assert "gpu_memory_utilization" not in cpu.replicas["thinker"][0].options["engine_args"]
+def test_float32_on_a_gpu_is_exact_in_triton_kernels(on):
+    """Without the variable Triton's float32 products, vLLM's too, are TF32; the operator's own setting wins."""
+    overrides = ["stages.0.dtype=float32", "stages.1.dtype=float32", "stages.1.env={TRITON_F32_DEFAULT: tf32}"]
+    exact = {name: on("cuda", "one_gpu", overrides).replicas[name][0].env for name in ("thinker", "talker", "code2wav")}
+    assert exact["thinker"]["TRITON_F32_DEFAULT"] == "ieee" and exact["talker"]["TRITON_F32_DEFAULT"] == "tf32"
+    assert "TRITON_F32_DEFAULT" not in exact["code2wav"]
+    assert on("cpu", "cpu").replicas["talker"][0].env == {}
 
 
 def test_a_platform_section_is_merged_deep_by_stage_id(on, written):
@@ -293,3 +269,39 @@ def test_a_settings_text_must_be_key_equals_value(on):
     for text in ("async_chunk", "stages.x.replicas=1", "stages.1=2", "=3", "a=["):
         with pytest.raises(DeployError, match="--set"):
             on("cuda", "one_gpu", [text])
+
+
+def test_a_connector_may_be_named_by_the_sender_alone(on, written):
+    stages = [{"stage_id": n, "gpu_memory_utilization": 0.3} for n in range(3)]
+    for n in (0, 1):
+        stages[n]["output_connectors"] = {f"to_stage_{n + 1}": "post"}
+    connectors = {"post": {"extra": {"initial_codec_chunk_frames": 2, "codec_chunk_frames": 8}}}
+    assert on("cuda", written({"connectors": connectors, "stages": stages})).schedule == ChunkSchedule(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("load_format", "safetensors"), ("limit_mm_per_prompt", {"image": 2}), ("quantization", "fp8")]
+)
+def test_what_stage_0_says_reaches_vllm(on, written, name, value):
+    path = written({"base_config": "one_gpu", "stages": [{"stage_id": 0, name: value}]})
+    assert on("cuda", path).replicas["thinker"][0].options["engine_args"][name] == value
+
+
+def test_ray_places_the_workers_of_one_replica(on):
+    settings = ["tensor_parallel_size=8", "distributed_executor_backend=ray", "devices='0,1'"]
+    placed = on("cuda", "two_gpus", [f"stages.0.{setting}" for setting in settings] + ["stages.1.devices='2'"])
+    assert env_of(placed, "thinker") == ["0,1"]
+
+
+@pytest.mark.parametrize("name", ["predictor_temperature", "predictor_top_k", "predictor_top_p"])
+def test_the_code_predictors_sampling_is_the_talkers_alone(on, name):
+    given = f"default_sampling_params.{name}=1"
+    assert on("cuda", "one_gpu", [f"stages.1.{given}"]).sampling_defaults["talker"] == {name: 1}
+    with pytest.raises(DeployError, match=f"{name}: unknown field"):
+        on("cuda", "one_gpu", [f"stages.0.{given}"])
+
+
+def test_minus_one_and_zero_both_mean_all_ids(on):
+    for value in (-1, 0):
+        config = on("cuda", "one_gpu", [f"stages.1.default_sampling_params.top_k={value}"])
+        assert TalkerSampling(**config.sampling_defaults["talker"]).top_k == 0

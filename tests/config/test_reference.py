@@ -1,17 +1,16 @@
 """The reference page is what the schema says."""
 
-from pathlib import Path
+import pytest
 
-from python_backends.config.reference import reference, with_reference
+from python_backends.config.reference import PAGES, reference, with_reference
 from python_backends.config.schema import keys_of
 from python_backends.config.stage_keys import STAGE_KEYS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "deploy.md"
 
-
-def test_the_page_has_the_tables_of_the_schema():
-    page = PAGE.read_text()
-    assert page == with_reference(page), "run python -m python_backends.config.reference docs/deploy.md"
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_page_has_the_tables_of_the_schema(path):
+    page = path.read_text()
+    assert page == with_reference(page, PAGES[path]), "run python -m python_backends.config.reference"
 
 
 def test_every_key_has_a_meaning():

@@ -1,11 +1,12 @@
-import msgpack
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backends.config.errors import ProtocolError
-from python_backends.connectors.chunk import DTYPES, KINDS, Chunk, SequenceChecker, decode, encode
+from python_backends.connectors.chunk import KINDS, Chunk, SequenceChecker, decode, encode
+from python_backends.connectors.wire import DTYPES
 
 arrays = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 16), min_size=1, max_size=3)).map(
     lambda spec: np.arange(np.prod(spec[1]), dtype=spec[0]).reshape(spec[1])
@@ -45,19 +46,31 @@ def test_a_transposed_tensor_keeps_its_values():
     np.testing.assert_array_equal(chunk.tensors["codes"], codes)
 
 
+def header(*fields):
+    return msgspec.msgpack.encode([fields])
+
+
+def array(*spec):
+    return msgspec.msgpack.Ext(1, msgspec.msgpack.encode(spec))
+
+
 @pytest.mark.parametrize(
     "frames",
     [
+        [],
         [b"\xc1"],
-        [msgpack.packb({"id": "a"}), b""],
-        [msgpack.packb([{"id": "a"}]), b""],
         [b""],
-        [msgpack.packb([])],
-        [msgpack.packb([]), b"", b"stray"],
-        [msgpack.packb([["a", "t", 0, "noise", False, None, {}, []]]), b""],
-        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "object", [1], 0, 0]]]]), b"12345678"],
-        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "int32", [4], 0, 0]]]]), b"123"],
-        [msgpack.packb([["a", "t", 0, "codes", False, None, {}, [["codes", "int32", [1], 1, 0]]]]), b"1234"],
+        [msgspec.msgpack.encode({"id": "a"}), b""],
+        [msgspec.msgpack.encode([{"id": "a"}]), b""],
+        [msgspec.msgpack.encode([])],
+        [msgspec.msgpack.encode([]), b"", b"stray"],
+        [header("a", "t", 0, "noise", False, None, {}, {}), b""],
+        [header("a", "t", "0", "codes", False, None, {}, {}), b""],
+        [header("a", "t", 0, "codes", False, None, {}, {"codes": [1, 2]}), b""],
+        [header("a", "t", 0, "codes", False, None, {}, {"codes": array("object", [1], 0, 0)}), b"12345678"],
+        [header("a", "t", 0, "codes", False, None, {}, {"codes": array("int32", [4], 0, 0)}), b"123"],
+        [header("a", "t", 0, "codes", False, None, {}, {"codes": array("int32", [1], 1, 0)}), b"1234"],
+        [header("a", "t", 0, "codes", False, None, {}, {"codes": msgspec.msgpack.Ext(7, b"")}), b"1234"],
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_a_protocol_error(frames):

@@ -22,7 +22,7 @@ def test_chunks_arrive_in_order_with_their_tensors(context, tmp_path, transport)
     receiver, sender = ChunkReceiver(context, address), ChunkSender(context)
     for seq in range(50):
         sender.send(receiver.address, [Chunk("a", "talker", seq, "codes", tensors={"codes": np.full((2, 16), seq)})])
-    got = [receiver.receive(2000)[0] for _ in range(50)]
+    got = [receiver.receive(60_000)[0] for _ in range(50)]
     assert [chunk.seq for chunk in got] == list(range(50))
     assert all((chunk.tensors["codes"] == chunk.seq).all() for chunk in got)
     sender.close()
@@ -43,8 +43,8 @@ def test_a_full_queue_blocks_the_sender_until_there_is_room(context, tmp_path):
     thread.start()
     thread.join(0.5)
     assert thread.is_alive() and len(sent) < total, "nothing was received, so the queue must be full"
-    got = [receiver.receive(2000)[0].seq for _ in range(total)]
-    thread.join(5)
+    got = [receiver.receive(60_000)[0].seq for _ in range(total)]
+    thread.join(60)
     assert got == list(range(total)) and not thread.is_alive()
     sender.close()
     receiver.close()
@@ -62,14 +62,14 @@ def test_a_dead_receiver_holds_nobody_whose_streams_have_ended(context, tmp_path
     thread.start()
     assert not results
     ended.set()
-    thread.join(2)
+    thread.join(60)
     assert results == [False]
     sender.close()
 
 
 def test_a_dead_receiver_is_an_error_after_the_timeout(context, tmp_path):
     sender = ChunkSender(context, timeout_s=0.1)
-    with pytest.raises(StageFailed, match="no room"):
+    with pytest.raises(StageFailed, match="took nothing"):
         sender.send(f"ipc://{tmp_path}/nobody", [Chunk("a", "talker", 0, "codes")])
     sender.close()
     with pytest.raises(StageFailed, match="closed"):
@@ -82,9 +82,9 @@ def test_a_malformed_message_is_reported_and_the_next_one_read(context, tmp_path
     stranger.connect(receiver.address)
     stranger.send(b"\xc1 not a chunk")
     with pytest.raises(ProtocolError):
-        receiver.receive(2000)
+        receiver.receive(60_000)
     sender.send(receiver.address, [Chunk("a", "talker", 0, "progress")])
-    assert receiver.receive(2000)[0].stream_id == "a"
+    assert receiver.receive(60_000)[0].stream_id == "a"
     stranger.close(0)
     sender.close()
     receiver.close()

@@ -1,4 +1,4 @@
-"""The eight kinds of requests, their media as files in the messages and as raw tensors beside them."""
+"""The kinds of requests, their media as files in the messages and as raw tensors beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from client.media import RawMedia
 from tests.thinker.test_media import ask, case
 
 MAX_TOKENS, MAX_FRAMES = 10, 12
-KINDS = ("text", "audio", "two audios", "image", "video", "mixed", "audio in video", "turns")
+_HEARD = ("audio in video", "heard film beside sounds")
+KINDS = ("text", "audio", "two audios", "image", "video", "mixed", *_HEARD, "turns")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -15,23 +16,38 @@ from tritonclient.utils import InferenceServerException
 
 from python_backends.config.errors import OmniError
 from python_backends.config.stage import ChunkSchedule
+from python_backends.connectors.runtime_dir import opener_key
 from python_backends.connectors.zmq_link import ChunkReceiver
 from python_backends.orchestrator.orchestrator import Orchestrator
+from python_backends.serving.replicas import result_of
+from tests.server import Server
 
 
-def open_stage(url: str):
-    """Opens a stream from the test process: it calls the stage's Triton model over gRPC."""
-    local = threading.local()
+def key_of(server: Server) -> str:
+    """The secret with which the server's own models open streams: this user may read it."""
+    environment = Path(f"/proc/{server.status('thinker')['pid']}/environ").read_text().split("\0")
+    (directory,) = [line.partition("=")[2] for line in environment if line.startswith("OMNI_RUNTIME_DIR=")]
+    return opener_key(Path(directory))
+
+
+def open_stage(server: Server):
+    """Opens a stream from the test process: it calls the stage's Triton model over gRPC as `qwen3_omni` does."""
+    local, key = threading.local(), key_of(server)
 
     def call(name: str, payload: dict, media: Sequence[triton.InferInput] = ()) -> dict:
         if not hasattr(local, "client"):
-            local.client = triton.InferenceServerClient(url)
+            local.client = triton.InferenceServerClient(server.url)
         tensor = triton.InferInput("request", [1], "BYTES")
-        tensor.set_data_from_numpy(np.array([json.dumps(payload).encode()], dtype=np.object_))
+        body = json.dumps({"op": "open_all", "key": key, "streams": [payload]})
+        tensor.set_data_from_numpy(np.array([body.encode()], dtype=np.object_))
         try:
-            return json.loads(local.client.infer(name, [tensor, *media]).as_numpy("reply")[0])
+            reply = json.loads(local.client.infer(name, [tensor, *media]).as_numpy("reply")[0])
         except InferenceServerException as error:
             raise OmniError(error.message()) from error
+        result = result_of(reply["answers"][0])
+        if isinstance(result, OmniError):
+            raise result
+        return result
 
     return call
 
@@ -72,9 +88,9 @@ class CollectingResponder:
         return np.concatenate(self.chunks) if self.chunks else np.empty(0, np.float32)
 
 
-def orchestrator_with(url: str, directory, schedule: ChunkSchedule) -> Orchestrator:
+def orchestrator_with(server: Server, directory, schedule: ChunkSchedule) -> Orchestrator:
     """A second orchestrator on the server's engines, with another chunk schedule."""
-    call = open_stage(url)
+    call = open_stage(server)
 
     def open_all(name: str, payloads: list[dict]) -> list[dict | OmniError]:
         return [call(name, payload) for payload in payloads]
@@ -83,7 +99,7 @@ def orchestrator_with(url: str, directory, schedule: ChunkSchedule) -> Orchestra
 
 
 def ids_and_codes(
-    url: str, directory, request, media: Sequence[triton.InferInput] = ()
+    server: Server, directory, request, media: Sequence[triton.InferInput] = ()
 ) -> tuple[list[int], np.ndarray]:
     """Run Thinker and Talker with the test as Code2Wav and as BLS model; `request` is an OmniRequest, `media` raw.
 
@@ -93,7 +109,7 @@ def ids_and_codes(
     try:
         names = ("reply", "ids", "codes")
         boxes = {name: ChunkReceiver(context, f"ipc://{directory}/{uuid.uuid4().hex}") for name in names}
-        call = open_stage(url)
+        call = open_stage(server)
         spoken = _payloads(request, boxes["reply"].address)
         talker = call("talker", spoken["talker"] | {"sink": boxes["codes"].address})
         call("thinker", spoken["thinker"] | {"sink": talker["data"]}, media)

@@ -33,3 +33,12 @@ def test_the_host_path_carries_every_piece(tmp_path):
     (row,) = json.loads(figures.read_text())
     assert row["requests"] == 16 and row["failures"] == 0
     assert 0 < row["audio_delay_p50_ms"] < 60_000
+
+
+def test_the_host_path_judges_two_clones(tmp_path):
+    done = _run(
+        "-m", "scripts.benchmarks.host_path", "--against", ROOT, "--turns", 1, "--concurrency", 4, "--rounds", 1,
+        "--text", 5, "--audio", 3,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| 4 at a time | here |" in done.stdout and "| CPU ms a request |" in done.stdout

@@ -13,7 +13,7 @@ import pytest
 
 from client.streaming import AudioChunk, OmniClient, OmniClientError, TextDelta
 from tests.e2e.prompts import PROMPTS
-from tests.server import ROOT, STAGES, Server, wait_until
+from tests.server import PATIENT_S, RESTART_S, ROOT, SOONER_S, STAGES, Server, wait_until
 
 NEVER_ENDING = PROMPTS["long"].request()
 NEVER_ENDING["sampling"] = {
@@ -49,27 +49,27 @@ async def read_until(client: OmniClient, request: dict, reached) -> None:
     [(NEVER_ENDING, in_thinker), (NEVER_ENDING, in_code2wav), (SHORT_TEXT_LONG_SPEECH, in_code2wav)],
     ids=["thinker", "code2wav", "talker after the text"],
 )
-def test_a_cancelled_request_is_freed_by_all_stages_within_a_second(server, request_body, reached):
+def test_a_cancelled_request_is_freed_by_all_stages(server, request_body, reached):
     async def run():
         async with OmniClient(server.url) as client:
             await asyncio.wait_for(read_until(client, request_body, reached), 60)
 
     asyncio.run(run())
-    server.wait_idle(1.0)
+    server.wait_idle()
 
 
-def test_a_client_that_is_killed_is_freed_within_a_second(server, tmp_path):
+def test_a_client_that_is_killed_is_freed(server, tmp_path):
     command = [sys.executable, "-m", "client.run", "-q", "text", "--url", server.url, "--output-dir", str(tmp_path)]
     command += ["--thinker", "ignore_eos=true", "--thinker", "max_tokens=1500", "--talker", "ignore_eos=true"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert process.stdout.read(1), "the client printed no text"
-        wait_until(lambda: server.status("code2wav")["open"] == 1, 10, "the stream is open")
+        wait_until(lambda: server.status("code2wav")["open"] == 1, PATIENT_S, "the stream is open")
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-    server.wait_idle(1.5)
+    server.wait_idle()
 
 
 def test_sixteen_cancels_beside_a_stream_that_goes_on(server):
@@ -95,15 +95,15 @@ def test_a_killed_engine_fails_its_streams_and_comes_back(server, stage):
                 await asyncio.sleep(0.02)
             killed = time.monotonic()
             os.kill(server.status(stage)["pid"], signal.SIGKILL)
-            results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 30)
+            results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 60)
             return results, time.monotonic() - killed
 
     results, seconds = asyncio.run(run())
     assert all(isinstance(result, OmniClientError) and result.code == "stage_failed" for result in results), results
-    assert seconds < 2.0
+    assert seconds < SOONER_S
     others = [name for name in STAGES if name != stage]
-    wait_until(lambda: all(server.status(name)["open"] == 0 for name in others), 2, "the other stages are free")
-    wait_until(lambda: _serves(server), 120, f"the server serves again after {stage} died")
+    wait_until(lambda: all(server.status(name)["open"] == 0 for name in others), PATIENT_S, "the other stages are free")
+    wait_until(lambda: _serves(server), RESTART_S, f"the server serves again after {stage} died")
 
 
 def _serves(server: Server) -> bool:

@@ -8,6 +8,7 @@ import signal
 import time
 
 from tests.e2e.test_profiles_rules import PROFILE, Running, played_server, request, until
+from tests.server import PATIENT_S, SOONER_S
 
 SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["stages"]]}
 SPOKEN, WRITTEN = request(5), request(5, modalities=["text"])
@@ -33,7 +34,7 @@ def test_streams_that_are_cancelled_while_the_talker_hangs_are_freed_when_it_goe
             asyncio.run(run())
         finally:
             os.kill(talker, signal.SIGCONT)
-        server.wait_idle(5)
+        server.wait_idle()
 
 
 def test_text_alone_is_answered_while_the_talker_hangs(tiny_checkpoint, tmp_path):
@@ -49,15 +50,15 @@ def test_text_alone_is_answered_while_the_talker_hangs(tiny_checkpoint, tmp_path
                 await asyncio.sleep(0.5)  # by now it waits for the Talker
                 asked = time.monotonic()
                 for _ in range(3):
-                    assert await asyncio.wait_for(running.start(WRITTEN)[0], 2)
+                    assert await asyncio.wait_for(running.start(WRITTEN)[0], SOONER_S)
                 seconds = time.monotonic() - asked
                 assert not speaking.done() and not opening.done()
                 os.kill(talker, signal.SIGCONT)
-                return seconds, await asyncio.wait_for(asyncio.gather(speaking, opening), 10)
+                return seconds, await asyncio.wait_for(asyncio.gather(speaking, opening), PATIENT_S)
 
         try:
             seconds, answers = asyncio.run(run())
         finally:
             os.kill(talker, signal.SIGCONT)
-        assert seconds < 2 and all(answers), "those that speak are served once the Talker goes on"
-        server.wait_idle(5)
+        assert seconds < SOONER_S and all(answers), "those that speak are served once the Talker goes on"
+        server.wait_idle()

@@ -21,7 +21,7 @@ def copies(tiny_checkpoint, tmp_path):
     """This repository and its environments under paths with white space."""
     root, environments = tmp_path / "a (repo)", tmp_path / "an env"
     root.mkdir()
-    for name in ("scripts", "python_backends", "model_repository", "requirements"):
+    for name in ("scripts", "python_backends", "model_repository", "requirements", "tests"):
         shutil.copytree(ROOT / name, root / name)
     environments.mkdir()
     present = Path(os.environ.get("OMNI_ENV_DIR") or ROOT / ".env")
@@ -44,7 +44,7 @@ def test_it_serves(copies, tiny_checkpoint, tmp_path, rendered):
     root, environments = copies
     profile = tmp_path / "a profile.yaml"
     profile.write_text(yaml.safe_dump(PROFILE))
-    played = {"ENGINE_PYTHON": str(root / "scripts" / "benchmarks" / "host" / "engine_python")}
+    played = {"ENGINE_PYTHON": str(root / "tests" / "played_engine_python")}
     env = PLAYED | played | {"OMNI_ENV_DIR": str(environments)}
     if not rendered:
         env["OMNI_DEPLOY_CONFIG"] = str(profile)

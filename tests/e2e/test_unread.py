@@ -11,9 +11,9 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from client.streaming import OmniClientError
-from scripts.benchmarks.host.load import METHOD
+from scripts.benchmarks.load import METHOD
 from tests.e2e.test_profiles_rules import SHORT, Running, played_server, request
-from tests.server import STAGES, wait_until
+from tests.server import PATIENT_S, STAGES, wait_until
 
 STREAMS, EACH, FRAMES = 8, 4, 400  # 98 MB of float32
 PROFILE = {
@@ -64,15 +64,15 @@ class Unread:
 
 async def is_refused(running: Running) -> bool:
     try:
-        await asyncio.wait_for(running.start(SHORT)[0], 10)
+        await asyncio.wait_for(running.start(SHORT)[0], PATIENT_S)
     except OmniClientError as error:
-        assert error.code == "overloaded" and "max_unread_gb 0.05" in str(error) and "retry after" in str(error)
+        assert error.code == "overloaded" and "max_unread_gb 0.05" in str(error) and error.retry_after_s == 5
         return True
     return False
 
 
 async def refusals_become(running: Running, refused: bool) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENT_S):
         while await is_refused(running) is not refused:
             await asyncio.sleep(0.1)
 
@@ -87,7 +87,7 @@ def test_new_requests_are_refused_until_the_answers_are_read(tiny_checkpoint, tm
                 async with Unread(server.url) as unread:
                     await refusals_become(running, True)
                     assert not reader.done()
-                    assert await asyncio.wait_for(reader, 15), "what runs goes on"
+                    assert await asyncio.wait_for(reader, PATIENT_S), "what runs goes on"
                     assert await is_refused(running)
                     await unread.read()
                     await refusals_become(running, False)
@@ -105,12 +105,13 @@ def test_a_server_that_stays_full_ends_though_its_clients_stay(tiny_checkpoint, 
         async def run():
             async with Running(server.url) as running, Unread(server.url):
                 await refusals_become(running, True)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENT_S):
                     while server.process.poll() is None:
                         with contextlib.suppress(OmniClientError):
                             await running.start(SHORT)[0]
                         await asyncio.sleep(0.1)
 
         asyncio.run(run())
+        assert server.process.returncode != 0
         assert "for 0.5 s with nothing in flight: the server ends" in server.log.read_text(errors="replace")
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 5, "the engines have ended")

@@ -48,7 +48,7 @@ def test_what_gathers_behind_a_send_leaves_as_one_message():
     sender = GatedSender()
     outbox = Outbox(sender, lambda *_: None)
     outbox.put("here", chunk("a", 0))
-    assert sender.entered.wait(2)
+    assert sender.entered.wait(60)
     for seq in range(1, 6):
         outbox.put("here", chunk("a", seq))
     sender.gate.set()
@@ -60,13 +60,13 @@ def test_a_full_queue_blocks_the_producer_until_there_is_room():
     sender = GatedSender()
     outbox = Outbox(sender, lambda *_: None, capacity=3)
     outbox.put("here", chunk("a", 0))
-    assert sender.entered.wait(2)
+    assert sender.entered.wait(60)
     producer = threading.Thread(target=lambda: [outbox.put("here", chunk("a", seq)) for seq in range(1, 6)])
     producer.start()
     producer.join(0.2)
     assert producer.is_alive()
     sender.gate.set()
-    producer.join(2)
+    producer.join(60)
     outbox.close()
     assert [seq for message in sender.messages for seq in message] == list(range(6))
 
@@ -80,10 +80,10 @@ def test_a_destination_that_takes_nothing_holds_up_no_other_and_is_left_once_unw
     assert streams.post("a", "progress", finished=True)
     streams.finish("a")
     assert streams.post("b", "codes", to_sink=True)
-    assert receiver.receive(2000)[0].kind == "progress"
+    assert receiver.receive(60_000)[0].kind == "progress"
     assert not streams.drop("a") and streams.drop("b")
     streams.open("c", receiver.address, None)
-    assert streams.post("c", "progress") and receiver.receive(2000)[0].stream_id == "c"
+    assert streams.post("c", "progress") and receiver.receive(60_000)[0].stream_id == "c"
     streams.close()
     sender.close()
     receiver.close()
@@ -94,7 +94,7 @@ def test_a_stream_whose_chunks_cannot_be_delivered_fails():
     outbox = Outbox(sender, lambda stream_id, error: (failed.append(stream_id), done.set()))
     sender.gate.set()
     outbox.put("here", chunk("a", 0))
-    assert done.wait(2) and failed == ["a"]
+    assert done.wait(60) and failed == ["a"]
     outbox.close()
     assert sender.closed == ["here"]
 
@@ -105,7 +105,7 @@ def test_chunks_of_a_finished_stream_still_travel_and_those_of_a_dropped_one_do_
     for stream_id in "xab":
         streams.open(stream_id, "here", None)
     streams.post("x", "text")
-    assert sender.entered.wait(2)
+    assert sender.entered.wait(60)
     streams.post("a", "text", finished=True)
     streams.finish("a")
     streams.post("b", "text")
@@ -122,8 +122,8 @@ def test_a_failed_stream_tells_the_orchestrator_why(context, tmp_path):
     streams.open("a", receiver.address, None)
     streams.post("a", "progress")
     assert streams.fail("a", StageFailed("why")) and not streams.fail("a", StageFailed("again"))
-    chunks = receiver.receive(2000)
-    chunks += [] if len(chunks) == 2 else receiver.receive(2000)
+    chunks = receiver.receive(60_000)
+    chunks += [] if len(chunks) == 2 else receiver.receive(60_000)
     assert [(c.seq, c.error) for c in chunks] == [(0, None), (1, ("stage_failed", "why"))]
     streams.close()
     sender.close()

@@ -3,10 +3,13 @@ import json
 import pytest
 
 from python_backends.config.errors import InvalidRequest
+from python_backends.config.sampling import TalkerSampling, ThinkerSampling
+from python_backends.config.schema import keys_of
 from python_backends.orchestrator.limits import Timeouts
 from python_backends.orchestrator.request import RequestDefaults, parse_request
 
 USER = [{"role": "user", "content": "Hello"}]
+STAGES = {"thinker": ThinkerSampling, "talker": TalkerSampling}
 
 
 def parse(**fields):
@@ -68,7 +71,7 @@ def test_the_request_beats_the_deploy_defaults_and_these_beat_the_published_ones
         (json.dumps({"messages": USER, "sampling": {"vocoder": {}}}), "sampling.vocoder"),
         (json.dumps({"messages": USER, "sampling": {"thinker": 3}}), "sampling.thinker"),
         (json.dumps({"messages": USER, "sampling": {"thinker": {"heat": 3}}}), "sampling.thinker.heat"),
-        (json.dumps({"messages": USER, "sampling": {"thinker": {"top_k": -1}}}), "sampling.thinker.top_k"),
+        (json.dumps({"messages": USER, "sampling": {"thinker": {"top_k": -2}}}), "sampling.thinker.top_k"),
         (json.dumps({"messages": USER, "sampling": {"thinker": {"top_p": "hot"}}}), "sampling.thinker.top_p"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"max_tokens": 5000}}}), "sampling.talker.max_tokens"),
         (json.dumps({"messages": USER, "sampling": {"talker": {"top_p": 0}}}), "sampling.talker.top_p"),
@@ -85,6 +88,67 @@ def test_bad_requests_name_the_field(raw, field):
     with pytest.raises(InvalidRequest) as caught:
         parse_request(raw)
     assert caught.value.field == field
+
+
+NULLS = ("modalities", "speaker", "seed", "sampling", "audio_format", "timeouts", "chat_template_kwargs", "request_id")
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_null_is_the_default_of_every_optional_field(name):
+    plain, null = parse(seed=1), parse(**{"seed": 1, name: None})
+    assert (null if name != "seed" else parse(seed=1)) == plain
+    null_inside = {stage: {key: None for key in keys_of(cls)} for stage, cls in STAGES.items()}
+    assert parse(seed=1, sampling=null_inside) == parse(seed=1, sampling={"thinker": None}) == plain
+    assert parse(timeouts={"total_s": None}).timeouts == Timeouts()
+
+
+def test_top_k_of_minus_one_keeps_all():
+    request = parse(sampling={"thinker": {"top_k": -1}, "talker": {"top_k": -1, "predictor_top_k": -1}})
+    assert (request.thinker.top_k, request.talker.top_k, request.talker.predictor_top_k) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "fields", "path", "words"),
+    [
+        ("thinker", {"n": 2}, "n", "from 1 to 1"),
+        ("thinker", {"temperature": 2.1}, "temperature", "from 0 to 2"),
+        ("thinker", {"stop": ""}, "stop", "strings of 1 to"),
+        ("thinker", {"stop": ["a"] * 65}, "stop", "at most 64"),
+        ("thinker", {"stop_token_ids": [True]}, "stop_token_ids", "token ids"),
+        ("thinker", {"min_tokens": 9, "max_tokens": 8}, "min_tokens", "more than max_tokens"),
+        ("thinker", {"min_p": 1.1}, "min_p", "from 0 to 1"),
+        ("thinker", {"presence_penalty": -2.1}, "presence_penalty", "from -2 to 2"),
+        ("thinker", {"frequency_penalty": "x"}, "frequency_penalty", "from -2 to 2"),
+        ("thinker", {"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
+        ("thinker", {"logit_bias": {"1": 101}}, "logit_bias", "-100 to 100"),
+        ("thinker", {"bad_words": [""]}, "bad_words", "strings of 1 to"),
+        ("thinker", {"logprobs": 3}, "logprobs", "true or false"),
+        ("thinker", {"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
+        ("thinker", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
+        ("thinker", {"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+        ("thinker", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "JSON schema"),
+        ("thinker", {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
+        ("thinker", {"structured_outputs": {"rejex": "a"}}, "structured_outputs.rejex", "did you mean regex?"),
+        ("thinker", {"presence_penalties": 1}, "presence_penalties", "did you mean presence_penalty?"),
+        ("talker", {"stop": "x"}, "stop", "unknown field"),
+    ],
+)
+def test_sampling_fields_are_checked_by_name_and_range(stage, fields, path, words):
+    with pytest.raises(InvalidRequest) as caught:
+        parse(sampling={stage: fields})
+    assert caught.value.field == f"sampling.{stage}.{path}" and words in caught.value.reason
+
+
+def test_other_top_level_fields_are_checked():
+    for fields, path in (
+        ({"chat_template_kwargs": {"enable_thinking": [1]}}, "chat_template_kwargs.enable_thinking"),
+        ({"request_id": "x" * 129}, "request_id"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(**fields)
+        assert caught.value.field == path
+    with pytest.raises(InvalidRequest, match="did you mean messages?"):
+        parse(message=1)
 
 
 def test_a_deeply_nested_request_is_an_error_not_a_crash():

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from scripts.benchmarks.server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
+PATIENT_S = 60  # for what takes a moment, and longer on a busy machine
 PORT_OPTIONS = ("--grpc-port", "--http-port", "--metrics-port")
 
 
@@ -29,7 +31,7 @@ def tmp_path():
 
 def run(*command, **environment):
     words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, timeout=120)
+    return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, timeout=300)
 
 
 def free_ports():
@@ -134,13 +136,13 @@ def noting_triton(tiny_checkpoint, tmp_path):
     def serve(deploy, options=(), **environment):
         path, played, noted = tmp_path / "deploy.yaml", tmp_path / "tritonserver", tmp_path / "noted"
         path.write_text(deploy)
-        played.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{noted}\nenv >{noted}.env\n')
+        played.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{noted}\nenv >{noted}.env\nexit 7\n')
         played.chmod(0o755)
         command = [SCRIPTS / "serve.sh", "--model", tiny_checkpoint, "--deploy-config", path, "--host", "127.0.0.1"]
         command += [*port_options(free_ports()), "--", *options]
         environment |= {"TMPDIR": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
         result = run(*command, **environment)
-        assert result.returncode == 0, result.stderr
+        assert result.returncode == 7, result.stderr
         return noted.read_text().splitlines(), (tmp_path / "noted.env").read_text().splitlines()
 
     return serve
@@ -172,12 +174,66 @@ def test_a_start_that_triton_lost_is_made_again(tiny_checkpoint, tmp_path):
     assert not any(os.path.exists(directory) for directory in directories)
 
 
+class Finished:
+    """An environment that is set up, with a tritonserver and an engine interpreter that are played."""
+
+    def __init__(self, directory):
+        self.env, self.tmp, played = directory / "env", directory / "tmp", directory / "bin"
+        for made in (self.env, self.tmp, played):
+            made.mkdir()
+        (self.env / "stub").symlink_to(Path(os.environ.get("OMNI_ENV_DIR") or ROOT / ".env").resolve() / "stub")
+        make = 'case $1 in *make_tiny_checkpoint.py) umask 077; mkdir -p "$2"; echo {} >"$2/config.json" ;; esac'
+        for name, script in (("tritonserver", "exit 7"), ("engine_python", make)):
+            (played / name).write_text(f"#!/bin/sh\n{script}\n")
+            (played / name).chmod(0o755)
+        self.environment = {"OMNI_ENV_DIR": str(self.env), "TMPDIR": str(self.tmp)}
+        self.environment |= {"ENGINE_PYTHON": str(played / "engine_python"), "PATH": f"{played}:{os.environ['PATH']}"}
+        facts = '"$(python3 -c "import sys; print(sys.version_info[:2], sys.base_prefix)")"'
+        stamp = f'write_stamp stub "$(key_of "$ROOT/requirements/stub.txt" {facts})"'
+        assert run("bash", "-euc", f"source {SCRIPTS}/lib.sh; {stamp}", **self.environment).returncode == 0
+
+    def serve(self, *before):
+        command = [*before, SCRIPTS / "serve.sh", "--host", "127.0.0.1", *port_options(free_ports())]
+        return run(*command, **self.environment)
+
+    def give_away(self):
+        """Let the environment belong to somebody else. The words to put before a command of ours, which then may read
+        and not write there: for root, who may do everything, without those rights."""
+        for path in [self.env, *self.env.rglob("*")]:
+            if os.geteuid() == 0:
+                os.lchown(path, 65534, 65534)
+            elif not path.is_symlink():
+                path.chmod(path.stat().st_mode & ~0o222)
+        rights = "-dac_override,-dac_read_search,-fowner"
+        return ["setpriv", "--bounding-set", rights, "--inh-caps", rights] if os.geteuid() == 0 else []
+
+
+def test_a_finished_environment_serves_another_user(tmp_path):
+    """Operating, a finished environment used by another user: its lock is only read, its tiny checkpoint readable."""
+    finished = Finished(tmp_path)
+    assert finished.serve().returncode == 7
+    (checkpoint,) = finished.env.glob("tiny-*")
+    assert checkpoint.stat().st_mode & 0o055 == 0o055 and (checkpoint / "config.json").stat().st_mode & 0o044 == 0o044
+    another = finished.give_away()
+    try:
+        before = sorted(finished.env.rglob("*"))
+        result = finished.serve(*another)
+        assert result.returncode == 7, result.stderr
+        assert sorted(finished.env.rglob("*")) == before
+        (finished.env / "stamps" / "stub").unlink() if another else (finished.env / "stamps").chmod(0)
+        result = finished.serve(*another)
+        assert result.returncode == 1 and "is not yours to write to: let its owner" in result.stderr.splitlines()[-1]
+    finally:
+        for path in (finished.env, *finished.env.glob("*/")):
+            path.chmod(0o755)
+
+
 class BareServer:
     """serve.sh with a tritonserver that loads no model: up in a moment."""
 
-    def __init__(self, model, tmp_path, before=frozenset()):
-        self.ports = free_ports()
-        command = [SCRIPTS / "serve.sh", "--model", model, "--host", "127.0.0.1", *port_options(self.ports)]
+    def __init__(self, model, tmp_path, before=frozenset(), host="127.0.0.1", url="127.0.0.1"):
+        self.ports, self.url = free_ports(), url
+        command = [SCRIPTS / "serve.sh", "--model", model, "--host", host, *port_options(self.ports)]
         command += ["--", "--model-control-mode", "explicit"]
         self.process = subprocess.Popen(
             [str(word) for word in command],
@@ -185,13 +241,13 @@ class BareServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        wait_until(self.is_live, 60, "the server is live")
+        wait_until(self.is_live, PATIENT_S, "the server is live")
         (self.runtime_dir,) = set(tmp_path.glob("qwen3-omni.*")) - before
 
     def is_live(self):
         assert self.process.poll() is None, f"serve.sh ended with {self.process.returncode}"
         try:
-            with triton.InferenceServerClient(f"127.0.0.1:{self.ports[0]}") as client:
+            with triton.InferenceServerClient(f"{self.url}:{self.ports[0]}") as client:
                 return client.is_server_live()
         except InferenceServerException:
             return False
@@ -209,13 +265,63 @@ class BareServer:
         return found
 
 
+def test_an_end_that_nobody_asked_for_is_a_failure(tiny_checkpoint, tmp_path):
+    """Operating, every end that nobody asked for: a tritonserver that stops in order by itself, which ends with 0."""
+    server = BareServer(tiny_checkpoint, tmp_path)
+    (tritonserver,) = [pid for pid in server.processes() if name_of(pid) == "tritonserver"]
+    os.kill(tritonserver, signal.SIGTERM)
+    assert server.process.wait(PATIENT_S) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def name_of(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def ipv6_is_there():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def answers(page):
+    try:
+        with urllib.request.urlopen(f"http://{page}", timeout=PATIENT_S) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("host", "url"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("localhost", "localhost")])
+def test_serve_listens_on_names_and_on_ipv6(tiny_checkpoint, tmp_path, host, url):
+    """Operating, `--host ::1` and `[::1]`: all three endpoints listen there; without IPv6 a sentence says so."""
+    if ":" in host and not ipv6_is_there():
+        assert f"cannot listen on {host}:" in refused(tmp_path, "--host", host)
+        return
+    server = BareServer(tiny_checkpoint, tmp_path, host=host, url=url)
+    try:
+        _, http, metrics = server.ports
+        for page in (f"{url}:{http}/v2/health/live", f"{url}:{metrics}/metrics"):
+            wait_until(lambda page=page: answers(page), PATIENT_S, f"{page} answers")
+    finally:
+        server.process.terminate()
+        assert server.process.wait(PATIENT_S) == 0
+
+
+def test_a_host_that_is_none_is_refused(tmp_path):
+    assert "--host is 'no.such.host.invalid'" in refused(tmp_path, "--host", "no.such.host.invalid")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_leaves_nothing_behind(number, tiny_checkpoint, tmp_path):
     server = BareServer(tiny_checkpoint, tmp_path)
     assert server.processes()
     assert server.runtime_dir.stat().st_mode & 0o777 == 0o700
     server.process.send_signal(number)
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENT_S) == 0
     assert not server.processes()
     assert not list(tmp_path.iterdir())
     assert not list(Path("/dev/shm").glob(f"omni_{server.runtime_dir.suffix[1:]}_*"))
@@ -228,7 +334,7 @@ def test_the_next_start_removes_what_killed_servers_left_and_nothing_else(tiny_c
     for directory in (killed, foreign, orphans, other):
         directory.mkdir(0o700)
     (killed / "thinker-0-1.calls").touch()
-    engine = subprocess.Popen(["sleep", "60"], env=os.environ | {"OMNI_RUNTIME_DIR": str(orphans)})
+    engine = subprocess.Popen(["sleep", "600"], env=os.environ | {"OMNI_RUNTIME_DIR": str(orphans)})
     held = os.open(foreign, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     second = None
@@ -243,14 +349,14 @@ def test_the_next_start_removes_what_killed_servers_left_and_nothing_else(tiny_c
         for server in (running, second):
             if server is not None:
                 server.process.terminate()
-                server.process.wait(20)
+                server.process.wait(PATIENT_S)
 
 
 def test_what_a_killed_script_left_can_be_removed_once_its_server_has_ended(tiny_checkpoint, tmp_path):
     server = BareServer(tiny_checkpoint, tmp_path)
     server.process.kill()
-    server.process.wait(5)
-    wait_until(lambda: not server.processes(), 20, "the server has ended")
+    server.process.wait(PATIENT_S)
+    wait_until(lambda: not server.processes(), PATIENT_S, "the server has ended")
     assert server.runtime_dir.is_dir()
     script = f"source {SCRIPTS}/runtime_dir.sh; remove_dead_runtime_dirs"
     assert run("bash", "-euc", script, TMPDIR=str(tmp_path)).returncode == 0

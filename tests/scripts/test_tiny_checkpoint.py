@@ -1,10 +1,14 @@
 """The tiny checkpoint is a genuine one, small, and its random weights behave like a model's."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from transformers import AutoProcessor, AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
+
+from tests.server import ROOT
 
 END = 151645
 PROMPTS = ("Hello", "Tell me a story about the sea.", "你好", "Sing a song.", "Who wrote Hamlet?", "How are you today?")
@@ -60,6 +64,17 @@ def test_size_and_files(tiny_checkpoint):
     expected = "config.json tokenizer.json tokenizer_config.json chat_template.json generation_config.json"
     assert {*expected.split(), "preprocessor_config.json", "model.safetensors"} <= files.keys()
     assert sum(files.values()) < 200e6
+
+
+def test_other_sizes_are_written_without_weights(tiny_checkpoint, tmp_path):
+    sizes = ROOT / "scripts/tiny_checkpoint/published.config.json"
+    make = [sys.executable, ROOT / "scripts/make_tiny_checkpoint.py", "--sizes", sizes]
+    subprocess.run([*make, tmp_path / "made"], check=True, capture_output=True)
+    subprocess.run([*make, tmp_path / "copied", "--files", tiny_checkpoint], check=True, capture_output=True)
+    made, copied = ({path.name: path.read_bytes() for path in (tmp_path / at).iterdir()} for at in ("made", "copied"))
+    assert made == copied and json.loads(made["config.json"]) == json.loads(sizes.read_text())
+    assert not [name for name in made if "safetensors" in name]
+    assert AutoTokenizer.from_pretrained(tmp_path / "made").encode("Hello") == [9707]
 
 
 def test_published_ids(tokenizer, tiny_checkpoint):

@@ -48,7 +48,7 @@ def test_a_server_that_ends_has_lost_nothing(when_s):
     threading.Timer(when_s, stop.set).start()
     started = time.monotonic()
     assert lost_model(STAGES, Triton(*STAGES).call, stop, 0.1, 10.0) is None
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25
     assert lost_model(STAGES, Triton(*STAGES, error=ShuttingDown).call, threading.Event(), 0.0, 0.0) is None
 
 

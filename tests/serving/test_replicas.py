@@ -9,7 +9,7 @@ import zmq
 
 from python_backends.config.errors import InvalidRequest, Overloaded
 from python_backends.engine_host.control import ControlServer, answer
-from python_backends.serving.replicas import Replicas
+from python_backends.serving.replicas import Replicas, every_stage_runs
 
 
 class PlayedEngine:
@@ -31,7 +31,7 @@ class PlayedEngine:
         if self.error is not None:
             raise self.error
         if self.hang is not None:
-            self.hang.wait(5)
+            self.hang.wait(60)
         self.open += 1
         return {"instance": self.name}
 
@@ -93,6 +93,17 @@ def test_a_dead_one_is_passed_over_until_it_is_back(engines, replicas, leave_soc
     first.path.unlink(missing_ok=True)
     engines("talker-0-2")
     assert give(replicas, "e") == ["talker-0-2"]
+
+
+def test_the_model_is_ready_while_every_stage_has_a_living_replica(engines, tmp_path):
+    first, _, thinker = engines("talker-0-1"), engines("talker-1-1"), engines("thinker-0-1")
+    assert every_stage_runs(tmp_path, ["thinker", "talker"])
+    first.die()
+    assert every_stage_runs(tmp_path, ["thinker", "talker"])
+    thinker.die()
+    assert not every_stage_runs(tmp_path, ["thinker", "talker"])
+    engines("thinker-0-2")
+    assert every_stage_runs(tmp_path, ["thinker", "talker"])
 
 
 def test_a_full_one_passes_the_stream_on(engines, replicas):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 import types
 
 import pytest
 
+from python_backends.config.deploy import load_deploy_config
 from python_backends.config.errors import StageFailed
+from python_backends.serving import start
 from python_backends.serving.start import has_failed, wait_for_stages
 
 
@@ -34,7 +37,24 @@ def test_the_streaming_model_reports_its_own_failure(omni, monkeypatch, line):
         module.OmniModel().initialize({"model_instance_name": "qwen3_omni_0_0", "model_config": json.dumps({})})
     assert has_failed(runtime_dir)
     with pytest.raises(StageFailed, match="no more sockets"):
-        wait_for_stages(runtime_dir, {"thinker": None}, types.SimpleNamespace(keys=FAST))
+        wait_for_stages(runtime_dir, {"thinker": None}, types.SimpleNamespace(keys=FAST, replicas={}))
+
+
+def test_waiting_for_stages_ends_when_the_runtime_directory_is_removed(tmp_path):
+    """Operating, runtime directory removed, while the server starts."""
+    with pytest.raises(StageFailed, match="was removed while the stages were starting"):
+        wait_for_stages(tmp_path / "gone", {"thinker": None}, types.SimpleNamespace(keys=FAST, replicas={}))
 
 
 FAST = types.SimpleNamespace(stage_init_timeout_s=1.0)
+
+
+def test_the_streaming_model_waits_as_long_as_engines_that_load_in_turn_may_take(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMNI_PLATFORM", "cuda")
+    monkeypatch.setattr(start, "_GRACE_S", 0.0)
+    deploy = load_deploy_config("one_gpu", ["stage_init_timeout_s=0.5"])
+    nobody = types.SimpleNamespace(count=lambda: 0)
+    started = time.monotonic()
+    with pytest.raises(StageFailed, match="not ready in time"):
+        wait_for_stages(tmp_path, {"thinker": nobody}, deploy)
+    assert time.monotonic() - started >= 1.5, "three engines of one device, half a second each"

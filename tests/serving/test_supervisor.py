@@ -12,17 +12,19 @@ import pytest
 
 from python_backends.config.errors import StageFailed
 from python_backends.serving.supervisor import FOR_TRITON_ALONE, EngineLaunch, EngineSupervisor
+from tests.server import PATIENT_S
 
 ENGINE = """#!{python}
 import json, os, sys, time
-import msgpack, zmq
+import msgspec, zmq
 config = json.loads(sys.stdin.readline())
 socket = zmq.Context().socket(zmq.PUSH)
 socket.connect(config["control"])
 while True:
-    socket.send(msgpack.packb({hello}))
+    socket.send(msgspec.msgpack.encode({hello}))
     time.sleep(0.1)
 """
+LITTER = '{"hello": {"load_s": 0.0 * len(__import__("tempfile").mkdtemp(prefix=f"left-{os.getpid()}-"))}}'
 HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'
 
 
@@ -35,7 +37,7 @@ def supervise(tmp_path):
         if hello is not None:
             engine.write_text(ENGINE.format(python=sys.executable, hello=hello))
             engine.chmod(0o755)
-        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, 20.0, {}, {})
+        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, PATIENT_S, {}, {})
         started.append(EngineSupervisor(launch, on_death))
         started[-1].start()
         return started[-1]
@@ -46,7 +48,7 @@ def supervise(tmp_path):
 
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -67,7 +69,7 @@ def test_a_first_start_that_fails_says_why(supervise, facts, reason):
     started = time.monotonic()
     with pytest.raises(StageFailed, match=f"talker-0: .*{reason}"):
         supervise(**facts).wait_ready()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENT_S
 
 
 @pytest.mark.parametrize("name", FOR_TRITON_ALONE)
@@ -78,6 +80,23 @@ def test_how_triton_frees_memory_is_not_how_an_engine_does(supervise, monkeypatc
     supervisor.wait_ready()
     environment = Path(f"/proc/{supervisor._process.pid}/environ").read_bytes()
     assert f"{name}=".encode() not in environment and b"MALLOC_PERTURB_" in environment
+
+
+def test_an_engine_leaves_its_temporary_files_to_its_supervisor(supervise, tmp_path):
+    """Operating, files left in TMPDIR: an engine has one of its own, which goes with it, also when it is killed."""
+    supervisor = supervise(LITTER)
+    supervisor.wait_ready()
+    entries = Path(f"/proc/{supervisor._process.pid}/environ").read_bytes().decode().split("\0")
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    directory = supervisor.temporary_dir
+    assert environment["TMPDIR"] == str(directory) and directory.parent == tmp_path
+    assert not environment["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path)), "what is compiled outlives a server"
+    (first,) = directory.iterdir()
+    os.kill(supervisor._process.pid, signal.SIGKILL)
+    until(lambda: supervisor.instance_epoch == "talker-0@2" and supervisor._ready.is_set())
+    assert not first.exists() and len(list(directory.iterdir())) == 1, "a restart begins with an empty one"
+    supervisor.close()
+    assert not directory.exists()
 
 
 def test_waiting_ends_when_it_is_closed(supervise):
@@ -96,7 +115,7 @@ def test_a_restart_that_fails_is_logged_and_tried_again(supervise, tmp_path, cap
     until(lambda: supervisor.instance_epoch == "talker-0@2")
     until(lambda: "could not be run (FileNotFoundError" in caplog.text)
     (tmp_path / "away").rename(tmp_path / "engine")
-    supervisor._ready.wait(10)
+    supervisor._ready.wait(PATIENT_S)
     supervisor.wait_ready()
     assert deaths == ["talker-0@1"]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from python_backends.config.sampling import TalkerSampling
+from python_backends.engines_common.tensor_source import RandomSource
 from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.kernels.prefill_layout import PrefillLayout
 from python_backends.talker.kernels.torch_kernels import TorchKernels
@@ -18,12 +19,11 @@ from python_backends.talker.kernels.triton_moe import MoeTiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles
 from python_backends.talker.kernels.triton_prefill import gather_sum_norm
 from python_backends.talker.kernels.triton_routing import select
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.shapes import DecoderShape, TalkerShape, TokenIds
-from python_backends.talker.slots import sampling_columns
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import DecoderShape, TalkerShape, TokenIds
+from python_backends.talker.model.slots import sampling_columns
+from python_backends.talker.model.weights import TalkerWeights, load_weights
 from python_backends.talker.step import rotary_of
-from python_backends.talker.tensor_source import RandomSource
-from python_backends.talker.weights import TalkerWeights, load_weights
 
 EPS = 1e-6
 
@@ -48,7 +48,7 @@ def small_shape() -> TalkerShape:
     )
     predictor = replace(backbone, experts=0, intermediate=48, vocab=80)
     ids = TokenIds(*range(1, 12), *range(40, 46))
-    return TalkerShape(backbone, predictor, 4, 128, 32, 48, ids, {"ethan": 50}, 13, 2, 50)
+    return TalkerShape(backbone, predictor, 4, 128, 32, 48, ids, {"ethan": 50}, 13, 2, 50, 65536)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,19 @@ def test_moe_block_twice(bench, rows, few_rows, normalise):
     for _ in range(2):
         arguments = (Rows(torch.randn(rows, 64)), torch.randn(rows, 64), layer.attention.out, moe, following, EPS)
         close_blocks(kernels, bench, kernels.moe_block(*arguments), bench.torch.moe_block(*arguments), following)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_experts_of_prompts_without_a_grouped_product_of_torch(bench, rows, monkeypatch):
+    """float32: torch's grouped product asks the host for its groups, which no captured prefill can hold."""
+    monkeypatch.setattr(torch, "_grouped_mm", None)
+    torch.manual_seed(rows)
+    layer, following = bench.weights.backbone.layers[0], torch.rand(64)
+    for kernels in (bench.triton, TritonKernels(bench.weights, bench.shape)):
+        for _ in range(2):
+            arguments = (torch.randn(rows, 64), layer.mlp, following, EPS)
+            ours, expected = kernels.prefill_moe(*arguments), bench.torch.prefill_moe(*arguments)
+            close_blocks(kernels, bench, ours, expected, following)
 
 
 def test_ties_between_experts_go_to_the_lower_id(bench):

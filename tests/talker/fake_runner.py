@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from python_backends.talker.model.shapes import read_shape
+from python_backends.talker.model.slots import INTS
 from python_backends.talker.options import TalkerOptions
-from python_backends.talker.prefill import PrefillPart
+from python_backends.talker.prompt import PrefillPart
 from python_backends.talker.runner import SlotStart
-from python_backends.talker.shapes import read_shape
-from python_backends.talker.slots import INTS
 
 SEED_LOW = INTS.index("seed_low")
 
@@ -34,6 +34,7 @@ class FakeRunner:
         self.shape = read_shape(checkpoint)
         self.device = torch.device("cpu")
         self.options = options
+        self.context = options.max_model_len
         self.natural_end = lambda seed: None
         self.seeds = [0] * options.max_num_seqs
         self.prefilled: list[list[PrefillPart]] = []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from python_backends.talker.request import MultimodalPrompt, TextChunk
+from python_backends.config.multimodal import MultimodalPrompt
+from python_backends.talker.request import TextChunk
 
 IM_START, IM_END, USER, ASSISTANT, SYSTEM, NEWLINE = 151644, 151645, 872, 77091, 8948, 198
 MEDIA_IDS = (151675, 151655, 151656)

@@ -19,7 +19,6 @@ class Recorded:
     chunks: list[np.ndarray] = field(default_factory=list)
     finishes: list[Finish] = field(default_factory=list)
     errors: list[OmniError] = field(default_factory=list)
-    progress: list[int] = field(default_factory=list)
 
     @property
     def ends(self) -> int:
@@ -58,9 +57,6 @@ class RecordingSink:
         record.chunks.append(codes)
         if finish is not None:
             record.finishes.append(finish)
-
-    def progress(self, stream_id: str, frames: int) -> None:
-        self._open(stream_id).progress.append(frames)
 
     def failed(self, stream_id: str, error: OmniError) -> None:
         self._open(stream_id).errors.append(error)

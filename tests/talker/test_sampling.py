@@ -14,8 +14,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from python_backends.talker.noise import draw_key, stream_key, uniform
-from python_backends.talker.sampler import RowSampling, candidates, penalise, sample
+from python_backends.talker.kernels.torch_sampling import candidates, penalise, sample
+from python_backends.talker.model.noise import draw_key, stream_key, uniform
+from python_backends.talker.model.sampling import RowSampling
 
 VOCAB = 48
 DRAWS = 20_000

@@ -18,6 +18,7 @@ class Answer:
     multimodal: MultimodalPrompt | None = None
     ids: list[int] = field(default_factory=list)
     deltas: list[str] = field(default_factory=list)
+    logprobs: list[dict] = field(default_factory=list)
     finish: Finish | None = None
     error: OmniError | None = None
     ended: threading.Event = field(default_factory=threading.Event)
@@ -52,12 +53,15 @@ class Recorder:
         answer.prompt_ids = prompt_ids.tolist()
         answer.multimodal = multimodal
 
-    def output(self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None) -> None:
+    def output(
+        self, stream_id: str, ids: np.ndarray, text: str, finish: Finish | None, logprobs: list[dict] | None = None
+    ) -> None:
         answer = self._open(stream_id)
-        if answer.prompt_ids is None or ids.dtype != np.int32 or not (ids.size or finish):
+        if answer.prompt_ids is None or ids.dtype != np.int32 or not (ids.size or text or finish):
             self.violations.append(f"{stream_id}: ids before the prompt, of the wrong type or none")
         answer.ids += ids.tolist()
         answer.deltas.append(text)
+        answer.logprobs += logprobs or []
         answer.moved.set()
         if finish is not None:
             answer.finish = finish

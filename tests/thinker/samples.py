@@ -31,6 +31,16 @@ def picture(width: int = 96, height: int = 64, seed: int = 0) -> np.ndarray:
     return ((np.stack(waves, axis=-1) + 1) * 127).astype(np.uint8)
 
 
+def corners(height: int = 64, width: int = 96) -> np.ndarray:
+    """Red, green, blue and white quarters: no two of the eight ways to hold it look alike."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = 220, 30, 30
+    pixels[: height // 2, width // 2 :] = 30, 200, 30
+    pixels[height // 2 :, : width // 2] = 30, 30, 220
+    pixels[height // 2 :, width // 2 :] = 230, 230, 230
+    return pixels
+
+
 def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format=kind)
@@ -38,12 +48,19 @@ def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 
 def film(
-    frames: int = 20, rate: int = 8, width: int = 96, height: int = 64, sound: np.ndarray | None = None, kind="mp4"
+    frames: int = 20,
+    rate: int = 8,
+    width: int = 96,
+    height: int = 64,
+    sound: np.ndarray | None = None,
+    kind: str = "mp4",
+    codec: str = "mpeg4",
+    **options: str,
 ) -> bytes:
-    """An MPEG-4 film, `sound` float32 [n] at 16 kHz as its AAC track."""
+    """An MPEG-4 film, `sound` float32 [n] at 16 kHz as its AAC track. `options`: of its container."""
     file = io.BytesIO()
-    with av.open(file, mode="w", format=kind) as container:
-        video = container.add_stream("mpeg4", rate=Fraction(rate))
+    with av.open(file, mode="w", format=kind, options=options) as container:
+        video = container.add_stream(codec, rate=Fraction(rate))
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
         audio = container.add_stream("aac", rate=16000, layout="mono") if sound is not None else None
         for at in range(frames):

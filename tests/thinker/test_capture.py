@@ -117,7 +117,7 @@ def test_both_paths_give_the_same_bits_and_a_later_step_changes_nothing(dtype):
         taker = RowTaker(buffer, send, synchronous)
         taker.take([piece])
         buffer.zero_()
-        assert got.wait(10)
+        assert got.wait(60)
         taker.close()
     np.testing.assert_array_equal(found[True], found[False])
     np.testing.assert_array_equal(found[True], values.float().numpy()[[2, 3, 5]])

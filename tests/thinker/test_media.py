@@ -42,11 +42,11 @@ def video(data: bytes, **options) -> dict:
 
 
 def frames_of(data: bytes, step: int, count: int) -> tuple[np.ndarray, float]:
-    """`count` frames `step` half positions (1/26 s) apart, and their rate."""
+    """`count` frames, those shown every `step` half positions (1/26 s), and their rate."""
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-        kept = [round(at * step / 26 * float(stream.average_rate)) for at in range(count)]
+        kept = [int(at * step / 26 * float(stream.average_rate) + 1e-3) for at in range(count)]
     return np.stack([frames[at] for at in kept]), 26 / step
 
 
@@ -105,6 +105,13 @@ def case(name: str):
         frames, fps = frames_of(TALKIE, 13, 5)
         given = dict(videos=[frames], audio=[sound_of(TALKIE)], fps=fps, use_audio_in_video=True)
         return ask(video(TALKIE, use_audio_in_video=True), "Who speaks?"), given
+    if name == "heard film beside sounds":
+        frames, fps = frames_of(TALKIE, 13, 5)
+        given = dict(videos=[frames], audio=[SOUND, sound_of(TALKIE), OTHER], fps=fps, use_audio_in_video=True)
+        film = video(TALKIE, use_audio_in_video=True)
+        return ask(audio(SOUND), "a", film, "b", image(PICTURE), audio(OTHER), "c"), given | dict(images=pictures[:1])
+    if name == "silent film to be heard":
+        return ask(video(FILM, use_audio_in_video=True), "Who speaks?"), dict(videos=[frames], fps=fps)
     if name == "turns":
         messages = [
             *ask(image(PICTURE), "What is this?"),
@@ -115,13 +122,51 @@ def case(name: str):
     raise KeyError(name)
 
 
-CASES = ("audio", "two audios", "image", "two images", "video", "mixed", "audio in video", "turns")
+CASES = (
+    "audio",
+    "two audios",
+    "image",
+    "two images",
+    "video",
+    "mixed",
+    "audio in video",
+    "turns",
+    "heard film beside sounds",
+    "silent film to be heard",
+)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_ids_and_rows_equal_transformers(media_server, oracle, name):
     messages, given = case(name)
     check(media_server.answer(messages, max_tokens=MAX_TOKENS), oracle.media(messages, MAX_TOKENS, **given))
+
+
+def test_two_heard_films_and_sounds_between_them(media_server, oracle):
+    """A heard film beside other audio parts: each keeps its own sound, wherever the others stand."""
+    other = samples.film(frames=24, rate=8, sound=samples.tone(3.0, hertz=900.0))
+    (frames, fps), (more, _) = frames_of(TALKIE, 13, 5), frames_of(other, 13, 6)
+    messages = ask(
+        video(TALKIE, use_audio_in_video=True), audio(SOUND), "a", video(other, use_audio_in_video=True), audio(OTHER)
+    )
+    given = dict(videos=[frames, more], audio=[sound_of(TALKIE), SOUND, sound_of(other), OTHER], fps=fps)
+    expected = oracle.media(messages, MAX_TOKENS, use_audio_in_video=True, **given)
+    check(media_server.answer(messages, max_tokens=MAX_TOKENS), expected)
+
+
+def test_silent_film_with_use_audio_in_video_is_noted(media_server):
+    """Alone and beside a heard film; the answer is that of the film without the option."""
+    messages, _ = case("silent film to be heard")
+    answer = media_server.answer(messages, max_tokens=MAX_TOKENS)
+    field = "messages[0].content[0].video_url.url"
+    assert answer.finish.notes == (f"{field}: has no sound track; it was shown as a silent film",)
+    plain = media_server.answer(ask(video(FILM), "Who speaks?"), max_tokens=MAX_TOKENS)
+    assert (answer.prompt_ids, answer.ids, plain.finish.notes) == (plain.prompt_ids, plain.ids, ())
+    films = [video(data, use_audio_in_video=True) for data in (TALKIE, FILM, TALKIE)]
+    both = media_server.answer(ask(*films, "Who?"), max_tokens=4, ignore_eos=True)
+    assert len(both.finish.notes) == 1
+    assert both.finish.notes[0].startswith("messages[0].content[1].")
+    assert len(both.ids) == 4
 
 
 def test_text_beside_media_captures_nothing(media_server, oracle):
@@ -198,7 +243,7 @@ def test_abort_while_media_are_prepared(media_server):
     messages, _ = case("mixed")
     for _ in range(3):
         media_server.engine.abort(media_server.start(messages, max_tokens=2000, ignore_eos=True))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(media_server.engine.stats().values()):
         assert time.monotonic() < deadline, media_server.engine.stats()
         time.sleep(0.02)

@@ -6,13 +6,17 @@ import itertools
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from python_backends.config.errors import InvalidRequest
-from python_backends.thinker.engine import MediaOptions
+from python_backends.config.sampling import ThinkerSampling
+from python_backends.talker.model.shapes import read_shape
+from python_backends.talker.prompt import build_prompt
+from python_backends.thinker.engine import MediaOptions, ThinkerRequest
 from python_backends.thinker.messages import PromptRules, parse_messages
 
-SECONDS = 0.5
+SECONDS = 2.0
 IMAGE = {"type": "image", "image": "data:,x"}
 RULES = PromptRules(("<|im_end|>", "<|image_pad|>"), 4096, MediaOptions())
 
@@ -140,7 +144,28 @@ def test_tokenizing_holds_up_no_thread(server):
     took = time.monotonic() - started
     done.set()
     other.join()
-    assert next(ticks) >= took / 0.05
+    assert next(ticks) >= took / 0.25
+
+
+def test_the_door_knows_what_a_spoken_answer_can_hold(server):
+    """Answers and limits, point 1: in the client's words, by the Talker's own layout of the prompt."""
+    messages = [{"role": "system", "content": "Not heard. " * 20}, *user("Hello world, how are you?")]
+
+    def add(rows, speak=True):
+        sampling = ThinkerSampling(max_tokens=2, ignore_eos=True)
+        stream_id = f"door {rows} {speak}"
+        server.engine.add(ThinkerRequest(stream_id, messages, sampling, speak=speak, speech_rows=rows))
+        return server.sink.wait(stream_id)
+
+    ids = np.asarray(add(4096).prompt_ids)
+    rows = build_prompt(ids, None, 0, read_shape(server.engine._options.model)).rows
+    assert rows < len(ids)
+    add(rows + 1)
+    add(rows, speak=False)
+    with pytest.raises(
+        InvalidRequest, match=r"messages: make \d+ tokens of user turns; at most \d+ for spoken answers"
+    ):
+        add(rows)
 
 
 def test_text_within_the_limit_of_characters_is_judged_by_its_tokens(server):

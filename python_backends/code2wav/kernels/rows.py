@@ -1,9 +1,7 @@
-"""Kernels that work row by row: embedding, norms, gate, epilogue of a library convolution, last convolution."""
+"""Kernels that work row by row: embedding, norms, gate, last convolution."""
 
 import triton
 import triton.language as tl
-
-from python_backends.code2wav.kernels.snake import snake_beta
 
 
 @triton.jit
@@ -69,48 +67,6 @@ def depthwise_norm_kernel(
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / CHANNELS + eps)
     y = centred * scale * tl.load(norm + c, mask=inside, other=0.0) + tl.load(norm_bias + c, mask=inside, other=0.0)
     tl.store(out + row * CHANNELS + c, y.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["elements", "row_elements", "startup"])
-def epilogue_kernel(
-    x,
-    bias,
-    alpha,
-    inverse_beta,
-    residual,
-    kept,
-    activated,
-    positions,
-    elements,
-    row_elements,
-    outer,
-    activated_stride,
-    activated_offset,
-    startup,
-    RESIDUAL: tl.constexpr,
-    KEEP: tl.constexpr,
-    STARTUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """What `tap_gemm_kernel` does after its product, for a product made by a library: `x` is [batch, row_elements].
-
-    Grid: elements of one stream in blocks, batch.
-    """
-    b = tl.program_id(1).to(tl.int64)
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = element < row_elements
-    n = element % outer
-    y = tl.load(x + b * row_elements + element, mask=inside, other=0.0).to(tl.float32) + tl.load(bias + n)
-    if RESIDUAL:
-        y += tl.load(residual + b * row_elements + element, mask=inside, other=0.0).to(tl.float32)
-    if KEEP:
-        tl.store(kept + b * row_elements + element, y.to(kept.dtype.element_ty), mask=inside)
-    a = snake_beta(y, tl.load(alpha + n), tl.load(inverse_beta + n))
-    if STARTUP:
-        fresh = tl.load(positions + b) == 0
-        a = tl.where(fresh & (element < startup), 0.0, a)
-    target = activated + b * activated_stride + activated_offset + element
-    tl.store(target, a.to(activated.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "total"])

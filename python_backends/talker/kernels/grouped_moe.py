@@ -12,11 +12,26 @@ from python_backends.talker.kernels.triton_linear import Tile, linear_parts
 from python_backends.talker.kernels.triton_prefill import gather_sum_norm
 from python_backends.talker.kernels.triton_routing import select
 from python_backends.talker.kernels.triton_rows import rms_norm
-from python_backends.talker.weights import MoeWeights
+from python_backends.talker.model.weights import MoeWeights
+
+GROUPED_ARCHITECTURES = (9, 10)
+
+
+def can_group(x: torch.Tensor) -> bool:
+    """Whether `grouped_moe` runs on the device alone, as a captured graph must.
+
+    torch has a kernel of its own for bfloat16 on Hopper and data-centre Blackwell. For all else its grouped product
+    copies the ends of the groups to the host and loops over them there, which no graph can hold (seen in torch 2.13).
+    """
+    return (
+        x.dtype == torch.bfloat16
+        and x.is_cuda
+        and torch.cuda.get_device_capability(x.device)[0] in GROUPED_ARCHITECTURES
+    )
 
 
 def grouped_moe(x: torch.Tensor, weights: MoeWeights, following: torch.Tensor, eps: float, router: Tile) -> Rows:
-    """See `Kernels.prefill_moe`; bfloat16 on CUDA. The sum over a row's experts has a fixed order.
+    """See `Kernels.prefill_moe`; where `can_group` holds. The sum over a row's experts has a fixed order.
 
     Few operations matter here: a portion of prompts takes the device less time than a long row of launches the host.
     """

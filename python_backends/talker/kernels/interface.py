@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 
 from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.weights import AttentionWeights, MlpWeights, MoeWeights
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from python_backends.talker.transfer import upload
+from python_backends.engines_common.transfer import upload
 
 TILE_ROWS = 64
 

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 
 from python_backends.talker.kernels.interface import Rotary, Rows
 from python_backends.talker.kernels.prefill_layout import PrefillLayout
-from python_backends.talker.sampler import RowSettings, penalise, sample, suppressed_codes
-from python_backends.talker.shapes import TalkerShape
-from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
+from python_backends.talker.kernels.torch_sampling import penalise, sample, suppressed_codes
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import TalkerShape
+from python_backends.talker.model.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
 
 ATTENTION_BLOCK = 256
 

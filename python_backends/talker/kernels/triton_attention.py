@@ -8,7 +8,7 @@ import triton.language as tl
 
 from python_backends.talker.kernels.interface import Rotary
 from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
-from python_backends.talker.weights import AttentionWeights
+from python_backends.talker.model.weights import AttentionWeights
 
 
 @triton.jit

@@ -13,16 +13,16 @@ from python_backends.talker.kernels import (
     triton_rows,
     triton_sampling,
 )
-from python_backends.talker.kernels.grouped_moe import grouped_moe
-from python_backends.talker.kernels.interface import Rotary, Rows
-from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
+from python_backends.talker.kernels.grouped_moe import can_group, grouped_moe
+from python_backends.talker.kernels.interface import Rows
+from python_backends.talker.kernels.torch_sampling import suppressed_codes
 from python_backends.talker.kernels.triton_linear import Tile, VectorTile
-from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts
+from python_backends.talker.kernels.triton_moe import MoeTiles, expert_parts, moe_tiles
 from python_backends.talker.kernels.triton_moe_few import FewTiles, moe_few
 from python_backends.talker.kernels.triton_routing import select
-from python_backends.talker.sampler import RowSettings, suppressed_codes
-from python_backends.talker.shapes import TalkerShape
-from python_backends.talker.weights import AttentionWeights, MlpWeights, MoeWeights, TalkerWeights
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.shapes import TalkerShape
+from python_backends.talker.model.weights import MlpWeights, MoeWeights, TalkerWeights
 
 FEW_ROWS = 2
 SPLITS_BY_ROWS = ((8, 16), (32, 8), (1 << 30, 4))
@@ -61,7 +61,7 @@ class KernelChoices:
 
     tiles: dict[str, Tile] = field(default_factory=dict)
     vectors: dict[str, VectorTile] = field(default_factory=dict)
-    moe: MoeTiles = MoeTiles()
+    moe: MoeTiles | None = None
     few: FewTiles = FewTiles()
     splits: int | None = None
     few_rows: int = FEW_ROWS
@@ -71,6 +71,9 @@ class TritonKernels:
     """See `Kernels`. Needs contiguous tensors; the sums of a row never depend on its batch mates' values."""
 
     name = "triton"
+    rotate_store = staticmethod(triton_attention.rotate_store)
+    predictor_attention = staticmethod(triton_attention.predictor_attention)
+    prefill_attention = staticmethod(triton_prefill.prefill_attention)
 
     def __init__(self, weights: TalkerWeights, shape: TalkerShape, choices: KernelChoices | None = None) -> None:
         device = weights.text_table.device
@@ -135,32 +138,20 @@ class TritonKernels:
             logits = vector(x, moe.routing, tile, norm=moe.norm, eps=eps, dtype=torch.float32)
             return Rows(moe_few(x, moe, select(logits[None], moe, None), eps, self._choices.few))
         parts = triton_linear.linear_parts(mixed, out, self.tile("out", count))
-        x, normed = triton_rows.sum_norm(parts, rows.x, moe.norm, eps)
-        logits = triton_linear.linear_parts(normed, moe.routing, self.tile("router", count))
+        return self._experts(*triton_rows.sum_norm(parts, rows.x, moe.norm, eps), moe, following, eps)
+
+    def _experts(
+        self, x: torch.Tensor, normed: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float
+    ) -> Rows:
+        logits = triton_linear.linear_parts(normed, moe.routing, self.tile("router", len(x)))
         routing = select(logits, moe, self._counts)
-        parts = expert_parts(normed, moe, routing, self._choices.moe)
+        parts = expert_parts(normed, moe, routing, self._choices.moe or moe_tiles(x.dtype))
         return Rows(*triton_rows.sum_norm(parts, x, following, eps, row_major=True, clear=self._counts))
 
-    def prefill_attention(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
-    ) -> torch.Tensor:
-        return triton_prefill.prefill_attention(q, k_cache, v_cache, layout.tiles)
-
     def prefill_moe(self, x: torch.Tensor, moe: MoeWeights, following: torch.Tensor, eps: float) -> Rows:
-        return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
-
-    def rotate_store(
-        self,
-        qkv: torch.Tensor,
-        weights: AttentionWeights,
-        rotary: Rotary,
-        slots: torch.Tensor,
-        cache_rows: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        eps: float,
-    ) -> torch.Tensor:
-        return triton_attention.rotate_store(qkv, weights, rotary, slots, cache_rows, k_cache, v_cache, eps)
+        if can_group(x):
+            return grouped_moe(x, moe, following, eps, self.tile("router", len(x)))
+        return self._experts(x, triton_rows.rms_norm(x, moe.norm, eps), moe, following, eps)
 
     def decode_attention(
         self,
@@ -173,18 +164,6 @@ class TritonKernels:
     ) -> torch.Tensor:
         splits = self._choices.splits or next(splits for rows, splits in SPLITS_BY_ROWS if len(q) <= rows)
         return triton_attention.decode_attention(q, k_cache, v_cache, slots, lengths, splits)
-
-    def predictor_attention(
-        self,
-        qkv: torch.Tensor,
-        weights: AttentionWeights,
-        rotary: Rotary,
-        k_buffer: torch.Tensor,
-        v_buffer: torch.Tensor,
-        first: int,
-        eps: float,
-    ) -> torch.Tensor:
-        return triton_attention.predictor_attention(qkv, weights, rotary, k_buffer, v_buffer, first, eps)
 
     def draw_first(
         self, logits: torch.Tensor, settings: RowSettings, seen: torch.Tensor, slots: torch.Tensor

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
 from python_backends.talker.kernels.triton_routing import Routing
-from python_backends.talker.weights import MoeWeights
+from python_backends.talker.model.weights import MoeWeights
 
 ROUTED_BLOCK = 16
 
@@ -32,6 +32,13 @@ class MoeTiles:
     down_warps: int = 8
     down_stages: int = 4
     shared_m: int = 64
+
+
+def moe_tiles(dtype: torch.dtype) -> MoeTiles:
+    """Tiles for one dtype: exact float32 products use no tensor cores, hold twice the bytes and want small blocks."""
+    if dtype == torch.float32:
+        return MoeTiles(64, 32, 4, 2, 64, 32, 4, 2, shared_m=32)
+    return MoeTiles()
 
 
 @triton.jit

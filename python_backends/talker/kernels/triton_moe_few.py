@@ -10,7 +10,7 @@ import triton.language as tl
 
 from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
 from python_backends.talker.kernels.triton_routing import Routing
-from python_backends.talker.weights import MoeWeights
+from python_backends.talker.model.weights import MoeWeights
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
-from python_backends.talker.kernels.prefill_layout import TILE_ROWS
+from python_backends.talker.kernels.prefill_layout import TILE_ROWS, PrefillLayout, TileLayout
 
 
 @triton.jit
@@ -92,10 +92,11 @@ def _gather_sum_norm_kernel(
 
 
 def prefill_attention(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, tiles: torch.Tensor
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
 ) -> torch.Tensor:
-    """See `Kernels.prefill_attention`; `tiles` as `PrefillLayout` gives them."""
+    """See `Kernels.prefill_attention`."""
     rows, heads, dim = q.shape
+    tiles = layout.tiles
     out = q.new_empty(rows, heads * dim)
     _prefill_attention_kernel[(len(tiles), heads)](
         q,

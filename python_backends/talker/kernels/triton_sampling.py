@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from python_backends.talker.kernels.overlap import await_previous, launch_options, release_next
-from python_backends.talker.noise import COUNTER_STEP, GROUPS_PER_FRAME, SEED_SALT, TOKEN_STEP
-from python_backends.talker.sampler import RowSettings
-from python_backends.talker.slots import FLOATS, INTS
+from python_backends.talker.model.noise import COUNTER_STEP, GROUPS_PER_FRAME, SEED_SALT, TOKEN_STEP
+from python_backends.talker.model.sampling import RowSettings
+from python_backends.talker.model.slots import FLOATS, INTS
 
 
 @triton.jit

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ class RowTaker:
         self._buffer = buffer
         self._send = send
         self._on_cuda = buffer.is_cuda
-        self._stream = torch.cuda.Stream(buffer.device) if self._on_cuda else None
+        self._stream: Any = torch.cuda.Stream(buffer.device) if self._on_cuda else None
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._build, name="thinker-rows", daemon=True)
         self._thread.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,9 @@ class RowReceiver:
             parts = self._socket.recv_multipart()
             if len(parts) != 3:
                 return
-            stream, positions, rows = parts
-            positions = np.frombuffer(positions, dtype=np.int64)
-            rows = np.frombuffer(rows, dtype=np.float32).reshape(len(positions), -1)
+            stream, index, data = parts
+            positions = np.frombuffer(index, dtype=np.int64)
+            rows = np.frombuffer(data, dtype=np.float32).reshape(len(positions), -1)
             self._receive(stream.decode(), positions, rows)
 
 
@@ -70,7 +71,7 @@ class RowSender:
         if self._receive is None:
             import zmq
 
-            self._socket = zmq.Context.instance().socket(zmq.PUSH)
+            self._socket: zmq.Socket = zmq.Context.instance().socket(zmq.PUSH)
             self._socket.setsockopt(zmq.SNDHWM, 0)
             self._socket.setsockopt(zmq.LINGER, 0)
             self._socket.connect(address)
@@ -79,5 +80,5 @@ class RowSender:
         if self._receive is not None:
             self._receive(stream, positions, rows)
             return
-        body = (stream.encode(), np.ascontiguousarray(positions), np.ascontiguousarray(rows))
+        body: list[Any] = [stream.encode(), np.ascontiguousarray(positions).data, np.ascontiguousarray(rows).data]
         self._socket.send_multipart(body, copy=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from python_backends.thinker.capture.plan import CapturePlan
 from python_backends.thinker.capture.taker import RowTaker
@@ -16,8 +16,13 @@ log = logging.getLogger(__name__)
 # Key of vLLM's additional_config, which reaches the workers and is part of the compile cache's key.
 CAPTURE_CONFIG = "hidden_rows"
 
+if TYPE_CHECKING:
+    from vllm.v1.worker.worker_base import WorkerBase
+else:
+    WorkerBase = object  # mixed in: the base class comes second
 
-class CaptureWorker:
+
+class CaptureWorker(WorkerBase):
     """Mixed in before a vLLM worker class. Works with both of its model runners.
 
     `additional_config["hidden_rows"]`: `{"layer", "async_output"}`. A request asks with
@@ -71,7 +76,7 @@ class CaptureWorker:
             return super().execute_model(scheduler_output)
         self._plan.update(scheduler_output)
         output = super().execute_model(scheduler_output)
-        if len(self._plan) and scheduler_output.total_num_scheduled_tokens:
+        if self.row_taker is not None and len(self._plan) and scheduler_output.total_num_scheduled_tokens:
             self.row_taker.take(self._plan.slices(scheduler_output, self._batch_order()))
         return output
 

@@ -10,9 +10,9 @@ from PIL import Image
 from python_backends.config.errors import InvalidRequest
 from python_backends.config.media_inputs import MediaTensors
 from python_backends.thinker.media.audio import check_samples, decode_audio, samples_from_tensor
+from python_backends.thinker.media.frames import Sampling
 from python_backends.thinker.media.image import check_pixels, decode_image, image_from_tensor
 from python_backends.thinker.media.options import MediaOptions
-from python_backends.thinker.media.sampling import Sampling
 from python_backends.thinker.media.sources import read_source
 from python_backends.thinker.media.video import Video, check_frames, decode_video, video_from_tensor
 from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
@@ -20,12 +20,14 @@ from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
 
 @dataclass
 class LoadedMedia:
-    """`audios`: float32 [n] at 16 kHz, with sound tracks of videos; `images`: RGB."""
+    """`audios`: float32 [n] at 16 kHz, with sound tracks of videos; `images`: RGB. `notes`: what was done otherwise
+    than asked, for the client.
+    """
 
     audios: list[np.ndarray] = field(default_factory=list)
     images: list[Image.Image] = field(default_factory=list)
     videos: list[Video] = field(default_factory=list)
-    use_audio_in_video: bool = False
+    notes: list[str] = field(default_factory=list)
 
 
 def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions) -> None:
@@ -46,12 +48,11 @@ def check_refs(refs: list[MediaRef], tensors: MediaTensors, options: MediaOption
     for kind in MEDIA_KINDS:
         for number in set(range(len(getattr(tensors, kind)))) - used[kind]:
             raise InvalidRequest(f"{kind.upper()}[{number}]", "is named by no message")
-    with_sound = [ref for ref in refs if ref.use_audio]
-    if with_sound:
-        for ref in refs:
-            if ref.kind == "audio" or (ref.kind == "video" and not ref.use_audio):
-                reason = "cannot stand beside a video with use_audio_in_video; only videos with it and images can"
-                raise InvalidRequest(ref.field, reason)
+    films = [ref for ref in refs if ref.kind == "video"]
+    if any(ref.use_audio for ref in films):
+        for ref in films:
+            if not ref.use_audio:
+                raise InvalidRequest(ref.field, "use_audio_in_video must be the same for all videos of a request")
 
 
 def _check_tensor(ref: MediaRef, tensors: MediaTensors, options: MediaOptions) -> None:
@@ -65,7 +66,7 @@ def _check_tensor(ref: MediaRef, tensors: MediaTensors, options: MediaOptions) -
 
 def load(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions, positions_per_second: int) -> LoadedMedia:
     """Read and decode. Raises InvalidRequest that names the field of the item at fault."""
-    media = LoadedMedia(use_audio_in_video=any(ref.use_audio for ref in refs))
+    media = LoadedMedia()
     for ref in refs:
         if ref.kind == "audio":
             media.audios.append(_audio(ref, tensors, options))
@@ -77,6 +78,8 @@ def load(refs: list[MediaRef], tensors: MediaTensors, options: MediaOptions, pos
             media.videos.append(video)
             if video.sound is not None:
                 media.audios.append(video.sound)
+            elif ref.use_audio:
+                media.notes.append(f"{ref.field}: has no sound track; it was shown as a silent film")
     return media
 
 

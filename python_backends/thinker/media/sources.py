@@ -12,6 +12,9 @@ from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.options import MediaOptions
 from python_backends.thinker.media.web import fetch
 
+_STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")
+_WHITE_SPACE = b" \t\r\n\f\v"
+
 
 def read_source(source: str, field: str, options: MediaOptions) -> bytes:
     """Read what `source` names. Raises InvalidRequest on `field` for what is not allowed, missing or too large."""
@@ -36,17 +39,28 @@ def _inline(source: str, field: str, max_bytes: int) -> bytes:
     head, comma, body = source.partition(",")
     if not comma:
         raise InvalidRequest(field, "is not a data URL: it has no comma")
-    if not head.lower().endswith(";base64"):
+    if not head.lower().rstrip().endswith(";base64"):
         # Percent-encoding only shrinks when it is undone.
         if len(body) > 3 * max_bytes:
             raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
         return _limited(unquote_to_bytes(body), field, max_bytes)
-    if len(body) > 4 * (max_bytes + 3) // 3:
+    return _base64(body, field, max_bytes)
+
+
+def _base64(body: str, field: str, max_bytes: int) -> bytes:
+    """In either alphabet, with or without padding and line breaks, percent-encoded or not."""
+    # A line break may follow each character, and a percent-encoded one has three; mostly there are few of both.
+    if len(body) > 6 * max_bytes + 64:
+        raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
+    written = unquote_to_bytes(body) if "%" in body else body.encode("ascii", "replace")
+    digits = written.translate(_STANDARD_ALPHABET, _WHITE_SPACE).rstrip(b"=")
+    if 3 * len(digits) // 4 > max_bytes:
         raise InvalidRequest(field, f"is larger than {max_bytes} bytes")
     try:
-        return _limited(base64.b64decode(body, validate=True), field, max_bytes)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(field, f"is not base64: {error}") from None
+        return base64.b64decode(digits + b"=" * (-len(digits) % 4), validate=True)
+    except binascii.Error:
+        reason = "is not base64: taken are A-Z, a-z, 0-9, + and / or - and _, with or without = at the end"
+        raise InvalidRequest(field, f"{reason} and line breaks") from None
 
 
 def _local(source: str, field: str, options: MediaOptions) -> bytes:

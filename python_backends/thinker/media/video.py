@@ -1,18 +1,20 @@
-"""Frames sampled from a video, and its sound track."""
+"""Frames sampled from a video by their time, and its sound track."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.audio import sound_track
-from python_backends.thinker.media.av_input import open_container
-from python_backends.thinker.media.clock import Clock
+from python_backends.thinker.media.decoding import Clock, first_stream, open_container
+from python_backends.thinker.media.frames import Sampling
 from python_backends.thinker.media.image import check_size
 from python_backends.thinker.media.options import MediaOptions
-from python_backends.thinker.media.sampling import FramePlan, Sampling
+
+# Matroska and FLV write times in whole milliseconds.
+_TIME_ERROR = 1.5e-3
 
 
 @dataclass(frozen=True)
@@ -24,19 +26,57 @@ class Video:
     sound: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class _Timeline:
+    """When the frames of a film are shown. Headers are not asked: they are guesses, and growing files have none.
+
+    `times` float64 [n], ascending, on the container's clock; `stamped`: the file has them, else they come of a constant
+    rate. `seconds`: from the first one to the end of the last.
+    """
+
+    times: np.ndarray
+    seconds: float
+    stamped: bool
+
+    @property
+    def start(self) -> float:
+        return float(self.times[0])
+
+    @property
+    def most_frames(self) -> int:
+        """How many frames the film would have if all were as short as its shortest."""
+        steps = np.diff(self.times)
+        steps = steps[steps > _TIME_ERROR]
+        return max(len(self.times), round(self.seconds / steps.min())) if steps.size else len(self.times)
+
+
 def decode_video(data: bytes, field: str, sampling: Sampling, options: MediaOptions) -> Video:
-    """Frames, and with `sampling.with_sound` the sound track. Raises InvalidRequest on `field`."""
+    """Frames upright, and with `sampling.with_sound` the sound track if there is one.
+
+    Raises InvalidRequest on `field`.
+    """
     import av
 
     clock = Clock(field, options.decode_seconds)
     try:
-        frames, fps = _sample(data, field, sampling, options, clock)
-        sound = None
+        timeline, size = _timeline(data, field, options, clock)
+        sound, lead = None, 0.0
         if sampling.with_sound:
             with open_container(data, field, "video") as container:
-                sound = sound_track(container, field, options, clock)
-    except av.FFmpegError as error:
-        raise InvalidRequest(field, f"is damaged: {error}") from None
+                if first_stream(container, "audio", field) is not None:
+                    # A film begins with what comes first, its pictures or its sound; the other follows in its time.
+                    sound, lead = sound_track(container, timeline.start, field, options, clock)
+                else:
+                    sampling = replace(sampling, with_sound=False)
+        seconds = timeline.seconds + lead
+        _check_seconds(seconds, field, options)
+        times, fps = sampling.plan(seconds, timeline.most_frames, field, options)
+        if min(size) > 0:
+            # As the header has it: before anything is decoded.
+            _check_pixels(*size, len(times), field, options)
+        frames = _shown_at(times + (timeline.start - lead), data, timeline, field, options, clock)
+    except av.FFmpegError:
+        raise InvalidRequest(field, "is damaged") from None
     return Video(frames, fps, sound)
 
 
@@ -54,83 +94,111 @@ def check_frames(frames: np.ndarray, field: str, sampling: Sampling, options: Me
 def video_from_tensor(frames: np.ndarray, field: str, sampling: Sampling, options: MediaOptions) -> Video:
     """Raw frames uint8 [t, height, width, 3]."""
     check_frames(frames, field, sampling, options)
-    plan = sampling.plan_tensor(len(frames), field, options)
+    indices, fps = sampling.plan_tensor(len(frames), field, options)
     # A copy in any case: the processor takes writable memory, and what came by a socket is not.
-    return Video(frames[plan.indices], plan.fps)
+    return Video(frames[indices], fps)
 
 
-def _sample(
-    data: bytes, field: str, sampling: Sampling, options: MediaOptions, clock: Clock
-) -> tuple[np.ndarray, float]:
-    with open_container(data, field, "video") as container:
-        if not container.streams.video:
-            raise InvalidRequest(field, "has no video stream")
-        stream = container.streams.video[0]
-        rate = float(stream.average_rate or stream.guessed_rate or 0)
-        seconds = _seconds(container, stream)
-        total = stream.frames or round(seconds * rate)
-        _check_seconds(seconds, field, options)
-        width, height = stream.codec_context.width, stream.codec_context.height
-    if not total or not rate:
-        total, seconds = _measure(data, field, options, clock)
-    seconds = seconds or total / rate
-    plan = sampling.plan(seconds, total, field, options)
-    _check_pixels(width, height, len(plan.indices), field, options)
-    frames, seen = _decode(data, field, plan, options, clock)
-    if plan.indices[-1] >= seen > 0:
-        # The header promised more frames than there are.
-        plan = sampling.plan(seconds * seen / total, seen, field, options)
-        frames, seen = _decode(data, field, plan, options, clock)
-    if not seen:
-        raise InvalidRequest(field, "holds no frame")
-    return np.stack([frames[at] for at in plan.indices.tolist()]), plan.fps
-
-
-def _decode(
-    data: bytes, field: str, plan: FramePlan, options: MediaOptions, clock: Clock
-) -> tuple[dict[int, np.ndarray], int]:
-    """The planned frames by index, and how many frames were met until the last of them."""
-    frames: dict[int, np.ndarray] = {}
-    seen = 0
-    wanted, last = set(plan.indices.tolist()), int(plan.indices[-1])
-    with open_container(data, field, "video") as container:
-        size = None
-        for frame in container.decode(video=0):
-            clock.check()
-            size = size or (frame.width, frame.height)
-            if (frame.width, frame.height) != size:
-                raise InvalidRequest(field, "changes its frame size")
-            if seen in wanted:
-                _check_pixels(*size, len(wanted), field, options)
-                frames[seen] = frame.to_ndarray(format="rgb24")
-            seen += 1
-            if seen > last:
-                break
-    return frames, seen
-
-
-def _measure(data: bytes, field: str, options: MediaOptions, clock: Clock) -> tuple[int, float]:
-    """Frames and seconds of a video whose header does not tell."""
-    count, first, end = 0, None, 0.0
-    with open_container(data, field, "video") as container:
-        for frame in container.decode(video=0):
-            clock.check()
-            count += 1
-            first = frame.time if first is None else first
-            end = frame.time or end
-            _check_seconds(end - (first or 0.0), field, options)
-    if not count:
-        raise InvalidRequest(field, "holds no frame")
-    span = end - (first or 0.0)
-    return count, span * count / (count - 1) if count > 1 and span > 0 else float(count)
-
-
-def _seconds(container, stream) -> float:
+def _timeline(data: bytes, field: str, options: MediaOptions, clock: Clock) -> tuple[_Timeline, tuple[int, int]]:
+    """Read from the packets: nothing is decoded. With it width and height, as the header tells them."""
     import av
 
-    if stream.duration and stream.time_base:
-        return float(stream.duration * stream.time_base)
-    return container.duration / av.time_base if container.duration else 0.0
+    times, ends, count = [], [], 0
+    with open_container(data, field, "video") as container:
+        stream = first_stream(container, "video", field)
+        if stream is None:
+            raise InvalidRequest(field, "has no video stream")
+        _check_seconds(container.duration / av.time_base if container.duration else 0.0, field, options)
+        rate = float(stream.average_rate or stream.guessed_rate or 0) or 1.0
+        size = stream.codec_context.width, stream.codec_context.height
+        try:
+            for packet in container.demux(stream):
+                clock.check()
+                if not packet.size or packet.is_discard or packet.is_corrupt:
+                    continue
+                count += 1
+                if packet.pts is not None:
+                    times.append(float(packet.pts * packet.time_base))
+                    ends.append(times[-1] + float((packet.duration or 0) * packet.time_base))
+        except av.FFmpegError:
+            # The end is missing: what came before it is a film too.
+            pass
+    if not count:
+        raise InvalidRequest(field, "holds no frame")
+    if len(times) < count:
+        return _Timeline(np.arange(count) / rate, count / rate, False), size
+    shown = np.sort(np.array(times))
+    span = float(shown[-1] - shown[0])
+    # The last frame lasts as long as the others do on average, unless the file says how long.
+    usual = span / (count - 1) if span else 1 / rate
+    end = max(ends)
+    seconds = float(end if end > shown[-1] else shown[-1] + usual) - float(shown[0])
+    return _Timeline(shown, seconds, True), size
+
+
+def _shown_at(
+    times: np.ndarray, data: bytes, timeline: _Timeline, field: str, options: MediaOptions, clock: Clock
+) -> np.ndarray:
+    """Frames uint8 [t, height, width, 3] that a player shows at `times`, ascending, on the container's clock."""
+    shown: list[np.ndarray] = []
+    matrix = None
+    for frame, until in _with_ends(data, timeline, field, clock):
+        # Where the stream carries it, and not the container, it stands at some frames and holds for those that follow.
+        found = frame.side_data.get("DISPLAYMATRIX")
+        matrix = bytes(found) if found is not None else matrix
+        due = int(np.searchsorted(times, until - _TIME_ERROR)) - len(shown)
+        if due > 0:
+            _check_pixels(frame.width, frame.height, len(times), field, options)
+            pixels = _upright(frame.to_ndarray(format="rgb24"), matrix)
+            if shown and pixels.shape != shown[0].shape:
+                raise InvalidRequest(field, "changes its frame size")
+            shown += [pixels] * due
+        if len(shown) == len(times):
+            break
+    if not shown:
+        raise InvalidRequest(field, "holds no frame")
+    return np.stack(shown)
+
+
+def _with_ends(data: bytes, timeline: _Timeline, field: str, clock: Clock):
+    """The frames in the order in which they are shown, each with the time at which the next one follows."""
+    before = None
+    with open_container(data, field, "video") as container:
+        for number, frame in enumerate(_decoded(container, field)):
+            clock.check()
+            time = frame.time if timeline.stamped else number / max(1, len(timeline.times)) * timeline.seconds
+            if before is not None:
+                yield before, time if time is not None else -np.inf
+            before = frame
+    if before is not None:
+        yield before, np.inf
+
+
+def _decoded(container, field: str):
+    """Frames, without what a cut file ends in."""
+    import av
+
+    packets = container.demux(first_stream(container, "video", field))
+    while True:
+        try:
+            packet = next(packets, None)
+        except av.FFmpegError:
+            packet = None
+        if packet is None:
+            break
+        if not packet.is_corrupt:
+            yield from packet.decode()
+
+
+def _upright(pixels: np.ndarray, matrix: bytes | None) -> np.ndarray:
+    """[height, width, 3], turned and mirrored as FFmpeg's display matrix says, in steps of 90 degrees."""
+    if matrix is None:
+        return pixels
+    # A pixel at (x, y) is shown at (a x + c y, b x + d y).
+    a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
+    if abs(a) + abs(d) < abs(b) + abs(c):
+        pixels, a, d = pixels.transpose(1, 0, 2), c, b
+    return np.ascontiguousarray(pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1])
 
 
 def _check_seconds(seconds: float, field: str, options: MediaOptions) -> None:

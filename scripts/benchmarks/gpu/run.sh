@@ -12,13 +12,16 @@ shift 3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../../.."
 source "$BUNDLE/env.sh"
-# The bundle's stub environment has no PyYAML; the engines' interpreter is of the same version and has it.
+# The bundle's stub environment has neither PyYAML nor msgspec; the engines' interpreter is of the same version and has both.
 "$ENGINE_PYTHON" - "$BUNDLE"/stubenv/lib/python3.*/site-packages <<'P'
 import pathlib, shutil, sys
-import yaml
-shutil.copytree(pathlib.Path(yaml.__file__).parent, pathlib.Path(sys.argv[1]) / "yaml", dirs_exist_ok=True)
+import msgspec, yaml
+for package in (msgspec, yaml):
+    source = pathlib.Path(package.__file__).parent
+    shutil.copytree(source, pathlib.Path(sys.argv[1]) / source.name, dirs_exist_ok=True)
 P
-"$ENGINE_PYTHON" "$here/dummy_checkpoint.py" "$BUNDLE/checkpoint" --files "$BUNDLE/files" ${CONFIG:+--config "$CONFIG"}
+"$ENGINE_PYTHON" scripts/make_tiny_checkpoint.py "$BUNDLE/checkpoint" --files "$BUNDLE/files" \
+    --sizes "${CONFIG:-scripts/tiny_checkpoint/published.config.json}"
 if [[ ${HOST_PATH:-off} == on ]]; then
     # The host side alone on two processors, the client elsewhere; first with the generators beside it, then without.
     read -ra cores <<<"${HOST_CORES:-0 1}"

@@ -1,0 +1,1 @@
+"""What the benches of the engines share: one timer, one table."""
