@@ -62,7 +62,7 @@ def step_times(runner: TalkerRunner, step: TalkerStep, batch: int, context: int)
     )
     settings = RowSettings(buffers.floats.index_select(0, slots), buffers.ints.index_select(0, slots), frame)
     first = (torch.zeros(batch, dtype=torch.int64, device=device), hidden)
-    delta, longest = settings.float("position_delta"), context + 1 if device.type == "cpu" else buffers.context
+    delta, longest = settings.float_of("position_delta"), context + 1 if device.type == "cpu" else buffers.context
 
     def sampling() -> None:
         step.kernels.draw_first(first_logits, settings, buffers.seen, slots)

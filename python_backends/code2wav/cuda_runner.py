@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ class CudaRunner:
         pool = torch.cuda.graph_pool_handle()
         for size, frames in sorted(shapes, key=lambda shape: -shape[0] * shape[1]):
             self._fill_idle(size, frames)
-            self._graphs[size, frames] = capture(lambda size=size, frames=frames: self._forward(size, frames), pool)
+            self._graphs[size, frames] = capture(partial(self._forward, size, frames), pool)
         torch.cuda.empty_cache()
 
     def _fill_idle(self, size: int, frames: int) -> None:

@@ -17,14 +17,14 @@ from python_backends.code2wav.config import Code2WavConfig
 from python_backends.code2wav.options import SAMPLE_RATE, Code2WavOptions, Code2WavRequest, Code2WavSink
 from python_backends.code2wav.runner import Consumer
 from python_backends.code2wav.scheduler import DeadlineScheduler, Plan
-from python_backends.code2wav.stream import Stream
+from python_backends.code2wav.stream import Code2WavStream
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded, ProtocolError, StageFailed
 from python_backends.config.stage import Finish
 from python_backends.engines_common.delivery import Delivery, InlineDelivery, ThreadDelivery
 
 log = logging.getLogger(__name__)
 # A row of a launched step: its stream, whether it is the stream's first chunk, whether its last.
-_Chunk = tuple[Stream, bool, bool]
+_Chunk = tuple[Code2WavStream, bool, bool]
 
 
 class Code2WavEngine:
@@ -50,9 +50,9 @@ class Code2WavEngine:
         on_cuda = options.device.startswith("cuda")
         self._output: Delivery = ThreadDelivery("code2wav-builder") if on_cuda else InlineDelivery()
         self._changed = threading.Condition()
-        self._streams: dict[str, Stream] = {}
-        self._running: dict[str, Stream] = {}
-        self._waiting: deque[Stream] = deque()
+        self._streams: dict[str, Code2WavStream] = {}
+        self._running: dict[str, Code2WavStream] = {}
+        self._waiting: deque[Code2WavStream] = deque()
         self._free_slots = list(range(options.max_num_seqs))
         self._arrivals = self._steps = self._frames = 0
         self._closed = False
@@ -67,7 +67,9 @@ class Code2WavEngine:
                 raise InvalidRequest("stream_id", f"{request.stream_id!r} is already open")
             if not self._free_slots and len(self._waiting) >= self.options.max_waiting:
                 raise Overloaded(f"code2wav: all {self.options.max_num_seqs} slots taken, the queue is full")
-            stream = Stream(request.stream_id, request.sample_format, self._arrivals, self.config.num_quantizers)
+            stream = Code2WavStream(
+                request.stream_id, request.sample_format, self._arrivals, self.config.num_quantizers
+            )
             self._arrivals += 1
             self._streams[stream.stream_id] = stream
             self._waiting.append(stream)
@@ -123,7 +125,7 @@ class Code2WavEngine:
             plan = self._scheduler.plan(self._running.values(), now)
             if not plan.streams:
                 return delivered
-            slots = [stream.slot for stream in plan.streams]
+            slots = [stream.place for stream in plan.streams]
             positions = [stream.position for stream in plan.streams]
             codes = np.stack([stream.take(plan.frames, now) for stream in plan.streams])
             chunks = self._account(plan)
@@ -213,7 +215,7 @@ class Code2WavEngine:
         for (stream, _, last), row in zip(chunks, rows, strict=True):
             self._deliver(stream, row, last)
 
-    def _deliver(self, stream: Stream, samples: np.ndarray, last: bool) -> None:
+    def _deliver(self, stream: Code2WavStream, samples: np.ndarray, last: bool) -> None:
         with self._changed:
             if stream.ended:
                 return
@@ -233,7 +235,7 @@ class Code2WavEngine:
                 self._release(stream)
                 self._changed.notify_all()
 
-    def _fail(self, stream: Stream, error: OmniError) -> None:
+    def _fail(self, stream: Code2WavStream, error: OmniError) -> None:
         """End `stream` with `error`, after the audio that is already on its way. The lock is held."""
         self._release(stream)
         stream.finished = True
@@ -259,11 +261,11 @@ class Code2WavEngine:
             self._changed.notify_all()
         self._output.drain()
 
-    def _release(self, stream: Stream) -> None:
+    def _release(self, stream: Code2WavStream) -> None:
         """Take the stream out of scheduling; its slot goes to the next one that waits. The lock is held."""
         if self._running.get(stream.stream_id) is stream:
             del self._running[stream.stream_id]
-            self._free_slots.append(stream.slot)
+            self._free_slots.append(stream.place)
             stream.slot = None
         elif stream in self._waiting:
             self._waiting.remove(stream)
@@ -276,7 +278,7 @@ class Code2WavEngine:
             self._running[stream.stream_id] = stream
 
 
-def _silence(stream: Stream) -> np.ndarray:
+def _silence(stream: Code2WavStream) -> np.ndarray:
     return np.zeros(0, stream.sample_format)
 
 

@@ -137,6 +137,7 @@ class Ops:
             return kept, None
         y = (y + after.inverse_beta * torch.sin(after.alpha * y).pow(2)).view(y.shape[0], -1, width)
         if startup_rows:
+            assert batch is not None
             early = torch.arange(y.shape[1], device=y.device) < startup_rows
             y = torch.where((early & (batch.positions == 0)[:, None])[..., None], 0, y)
         return kept, self.buffer(y.to(source.dtype), context)

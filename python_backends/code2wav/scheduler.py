@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from python_backends.code2wav.options import Code2WavOptions
-from python_backends.code2wav.stream import Stream
+from python_backends.code2wav.stream import Code2WavStream
 
 
 @dataclass(frozen=True)
 class Plan:
     """Decode `frames` frames of each of `streams`; or, without streams, nothing is due before `due_at`."""
 
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[Code2WavStream, ...] = ()
     frames: int = 0
     due_at: float | None = None
 
@@ -39,11 +39,11 @@ class DeadlineScheduler:
         """Streams that one step of `frames` frames takes at most."""
         return self._limits[frames]
 
-    def plan(self, running: Iterable[Stream], now: float) -> Plan:
-        """`running`: streams with a slot. `now`: the clock of `Stream.ready_since`, seconds."""
+    def plan(self, running: Iterable[Code2WavStream], now: float) -> Plan:
+        """`running`: streams with a slot. `now`: the clock of `Code2WavStream.ready_since`, seconds."""
         running = list(running)
         ready = sorted((stream for stream in running if stream.pending), key=lambda stream: _urgency(stream, now))
-        groups: dict[int, list[Stream]] = {}
+        groups: dict[int, list[Code2WavStream]] = {}
         for stream in ready:
             groups.setdefault(self._bucket(stream.pending), []).append(stream)
         due_at = None
@@ -57,14 +57,14 @@ class DeadlineScheduler:
     def _bucket(self, pending: int) -> int:
         return max(size for size in self._frame_sizes if size <= pending)
 
-    def _due_at(self, streams: Sequence[Stream], limit: int, running: int) -> float:
+    def _due_at(self, streams: Sequence[Code2WavStream], limit: int, running: int) -> float:
         oldest = min(stream.ready_since for stream in streams)
         complete = len(streams) >= min(limit, running)
         first = any(stream.first_packet_at is None for stream in streams)
         return oldest if complete or first else oldest + self._wait_s
 
 
-def _urgency(stream: Stream, now: float) -> tuple[int, float]:
+def _urgency(stream: Code2WavStream, now: float) -> tuple[int, float]:
     if stream.first_packet_at is None:
         return 0, stream.order
     return 1, stream.seconds_left(now)

@@ -10,7 +10,7 @@ from python_backends.code2wav.options import SAMPLE_RATE
 
 
 @dataclass(eq=False)
-class Stream:
+class Code2WavStream:
     """One open stream. `order`: rank of its arrival. `position`: frames decoded. `codes`: frames still to decode.
 
     `slot`: its place in the state pools, None while it queues for one and after its last frame was launched.
@@ -35,6 +35,12 @@ class Stream:
         self.codes = np.zeros((0, self.quantizers), np.int64)
 
     @property
+    def place(self) -> int:
+        """The slot of a running stream."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
     def pending(self) -> int:
         """Frames that arrived and are not decoded yet."""
         return len(self.codes)
@@ -56,4 +62,5 @@ class Stream:
 
     def seconds_left(self, now: float) -> float:
         """Playback time left until the listener runs out of audio, if it began with the first packet."""
+        assert self.first_packet_at is not None
         return self.samples / SAMPLE_RATE - (now - self.first_packet_at)

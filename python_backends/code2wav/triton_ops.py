@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
@@ -55,7 +57,9 @@ class TritonOps(Ops):
         rms_norm_kernel[(x.numel() // channels,)](x, weight, out, eps, channels, triton.next_power_of_2(channels))
         return out
 
-    def rotate(self, qkv, cos, sin, batch: Batch, context: int, heads: int):
+    def rotate(
+        self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, batch: Batch, context: int, heads: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         half = cos.shape[1]
         kv_heads = (qkv.shape[2] // (2 * half) - heads) // 2
         if not _power_of_two(half):
@@ -80,7 +84,9 @@ class TritonOps(Ops):
         )
         return queries, keys_values
 
-    def window_attention(self, queries, keys_values, batch: Batch, heads: int, head_dim: int) -> torch.Tensor:
+    def window_attention(
+        self, queries: torch.Tensor, keys_values: torch.Tensor, batch: Batch, heads: int, head_dim: int
+    ) -> torch.Tensor:
         if not self.plan.attention or not _power_of_two(head_dim) or head_dim < 16:
             return super().window_attention(queries, keys_values, batch, heads, head_dim)
         count, frames = queries.shape[:2]
@@ -110,7 +116,14 @@ class TritonOps(Ops):
         silu_gate_kernel[(out.numel() // channels, triton.cdiv(channels, block))](gate_up, out, channels, block)
         return out
 
-    def depthwise_norm(self, buffer, weight, bias, norm, norm_bias) -> torch.Tensor:
+    def depthwise_norm(
+        self,
+        buffer: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        norm: torch.Tensor,
+        norm_bias: torch.Tensor,
+    ) -> torch.Tensor:
         taps, channels = weight.shape
         rows = buffer.shape[1] - taps + 1
         out = buffer.new_empty(buffer.shape[0], rows, channels)
@@ -131,7 +144,7 @@ class TritonOps(Ops):
         startup_rows: int = 0,
         batch: Batch | None = None,
         keep: bool = False,
-    ):
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         taps, inner, outer = conv.weight.shape
         if inner % 16 or outer < 16:
             return super().tap_conv(
@@ -148,7 +161,8 @@ class TritonOps(Ops):
         count, rows, width = source.shape[0], source.shape[1] - conv.context, channels or outer
         kept = source.new_empty(count, rows * outer // width, width) if keep or after is None else None
         activated = source.new_empty(count, context + rows * outer // width, width) if after is not None else None
-        positions = batch.positions if startup_rows else None
+        assert batch is not None or not startup_rows
+        positions = batch.positions if startup_rows and batch else None
         source_rows = source.shape[1]
         tile = self.plan.gemm_tile(taps, inner, outer, count * rows, heavy=kept is not None)
         block_k = next(size for size in (tile.block_k, 64, 32, 16) if inner % size == 0 and size <= tile.block_k)
@@ -203,7 +217,7 @@ class TritonOps(Ops):
         startup_rows: int,
         batch: Batch,
         keep: bool,
-    ):
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
         taps, channels, _ = unit.conv1.weight.shape
         tile = self.plan.units.get(channels)
         if tile is None:
@@ -271,7 +285,7 @@ class TritonOps(Ops):
         return out
 
 
-def _descriptors(source: torch.Tensor, weight: torch.Tensor, tile: GemmTile, block_k: int):
+def _descriptors(source: torch.Tensor, weight: torch.Tensor, tile: GemmTile, block_k: int) -> tuple[Any, Any]:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     flat_source, flat_weight = source.view(-1, source.shape[2]), weight.view(-1, weight.shape[2])

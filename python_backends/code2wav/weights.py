@@ -89,7 +89,9 @@ def random_tensors(config: Code2WavConfig, device: str, seed: int = 0) -> dict[s
     }
 
 
-def _random_tensor(name: str, shape: tuple[int, ...], config: Code2WavConfig, generator, device) -> torch.Tensor:
+def _random_tensor(
+    name: str, shape: tuple[int, ...], config: Code2WavConfig, generator: torch.Generator, device: str
+) -> torch.Tensor:
     noise = torch.randn(shape, generator=generator, device=device)
     if name == "code_embedding.weight":
         return noise * math.sqrt(config.num_quantizers)

@@ -40,6 +40,14 @@ def report(context: zmq.Context, stub_address: str, news: dict) -> None:
     socket.close()
 
 
+def _packed(call_id: int, reply: dict) -> bytes:
+    try:
+        return msgspec.msgpack.encode({"id": call_id} | reply)
+    except (TypeError, ValueError, OverflowError) as error:  # a handler's fault, which must not end all calls
+        log.error("a reply cannot be sent: %s", error)
+        return msgspec.msgpack.encode({"id": call_id, "error": {"code": "internal", "message": "an unreadable reply"}})
+
+
 def _unknown_op(payload: dict) -> dict:
     raise OmniError("unknown operation")
 
@@ -106,9 +114,9 @@ class ControlServer:
                     continue
                 handler = self._handlers.get(call["op"], _unknown_op)
                 self._call_since = time.monotonic()
-                reply = {"id": call["id"]} | answer(handler, call["payload"])
+                reply = _packed(call["id"], answer(handler, call["payload"]))
                 self._call_since = None
-                self._calls.send_multipart([peer.bytes, msgspec.msgpack.encode(reply)])
+                self._calls.send_multipart([peer.bytes, reply])
 
     def close(self) -> None:
         self._stop.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,12 @@ Result = TypeVar("Result")
 GraphPool = Any  # what torch.cuda.graph_pool_handle gives
 
 
+@functools.cache
+def _warm_up_stream(device: int) -> torch.cuda.Stream:
+    """One a device: torch keeps freed memory for the stream that used it, and many streams would hoard it."""
+    return torch.cuda.Stream(device)
+
+
 def capture(run: Callable[[], Result], pool: GraphPool | None = None) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Capture what `run` launches on the current device; give the graph and what `run` returned.
 
@@ -18,7 +25,7 @@ def capture(run: Callable[[], Result], pool: GraphPool | None = None) -> tuple[t
     tensors are static buffers, which every replay of this or of another graph of `pool` overwrites. Capture the largest
     work first: the others then fit into its memory.
     """
-    side = torch.cuda.Stream()
+    side = _warm_up_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         run()

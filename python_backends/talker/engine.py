@@ -19,7 +19,7 @@ from python_backends.talker.prompt import build_prompt
 from python_backends.talker.request import TalkerRequest, TalkerSink, TextChunk
 from python_backends.talker.runner import SlotStart, TalkerRunner
 from python_backends.talker.scheduler import Scheduler, widest_top_k
-from python_backends.talker.stream import Stream
+from python_backends.talker.stream import TalkerStream
 
 SEED_BITS = 64
 DRAWN_SEED_BITS = 32
@@ -57,7 +57,7 @@ class TalkerEngine:
         self._scheduler = Scheduler(options, self._shape.ids)
         self._work = threading.Condition()
         self._inbox: deque[Callable[[], None]] = deque()
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, TalkerStream] = {}
         self._woken = False
         self._closed = False
         self._counts = {"steps": 0, "frames_launched": 0, "prefill_rows": 0, "streams": 0, "aborted": 0}
@@ -92,7 +92,7 @@ class TalkerEngine:
             seed = secrets.randbits(DRAWN_SEED_BITS)
         elif isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << SEED_BITS:
             raise InvalidRequest("seed", f"must be an integer from 0 to 2**{SEED_BITS} - 1, got {seed!r}")
-        stream = Stream(request, seed, speaker)
+        stream = TalkerStream(request, seed, speaker)
         with self._work:
             if self._closed:
                 raise StageFailed("the talker engine is closed")
@@ -122,10 +122,10 @@ class TalkerEngine:
         else:
             self._post(act)
 
-    def _post_end(self, stream: Stream, error: OmniError) -> None:
+    def _post_end(self, stream: TalkerStream, error: OmniError) -> None:
         self._post(lambda: self._output.fail(stream, error))
 
-    def _accept(self, stream: Stream, chunk: TextChunk) -> Callable[[], None]:
+    def _accept(self, stream: TalkerStream, chunk: TextChunk) -> Callable[[], None]:
         """Check a chunk and lay the prompt out, on the caller's thread; give what the engine thread has to do."""
         if stream.got_end:
             raise ProtocolError(f"stream {stream.stream_id}: text came after its end")
@@ -215,9 +215,9 @@ class TalkerEngine:
         return bool(streams or parts)
 
     @staticmethod
-    def _slot_start(stream: Stream) -> SlotStart:
-        floats, ints = sampling_columns(stream.request.sampling, stream.seed, stream.prompt.position_delta)
-        return SlotStart(stream.slot, floats, ints)
+    def _slot_start(stream: TalkerStream) -> SlotStart:
+        floats, ints = sampling_columns(stream.request.sampling, stream.seed, stream.laid_out.position_delta)
+        return SlotStart(stream.place, floats, ints)
 
     def _forget_closed(self) -> None:
         with self._work:

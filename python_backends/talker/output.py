@@ -14,7 +14,7 @@ from python_backends.config.stage import Finish
 from python_backends.engines_common.delivery import Delivery
 from python_backends.engines_common.transfer import CodeTransfer
 from python_backends.talker.request import TalkerSink
-from python_backends.talker.stream import Stream
+from python_backends.talker.stream import TalkerStream
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,20 @@ class ChunkBuilder:
     def __init__(self, sink: TalkerSink, codec_eos: int, groups: int, open_streams: Callable[[], int]) -> None:
         self._sink, self._eos, self._groups, self._open_streams = sink, codec_eos, groups, open_streams
 
-    def frames(self, streams: tuple[Stream, ...], codes: np.ndarray) -> None:
+    def frames(self, streams: tuple[TalkerStream, ...], codes: np.ndarray) -> None:
         """Take one frame for each stream: `codes` int32 [len(streams), groups]."""
         ends = codes[:, 0] == self._eos
         for stream, frame, end in zip(streams, codes, ends.tolist(), strict=True):
             if not stream.ended:
                 self._guarded(stream, self._one_frame, frame, end)
 
-    def end(self, stream: Stream) -> None:
+    def end(self, stream: TalkerStream) -> None:
         """End a stream that is not in a step, as the model would."""
         if not stream.ended:
             stream.ending, stream.ended = "stop", True
             self._guarded(stream, self._flush)
 
-    def fail(self, stream: Stream, error: OmniError) -> None:
+    def fail(self, stream: TalkerStream, error: OmniError) -> None:
         """Report `error` on its stream alone, unless the stream has ended already."""
         with stream.lock:
             stream.ended = True
@@ -50,7 +50,7 @@ class ChunkBuilder:
             except Exception:
                 log.exception("stream %s: the sink refused the failure %r", stream.stream_id, error)
 
-    def _guarded(self, stream: Stream, act: Callable[..., None], *arguments: object) -> None:
+    def _guarded(self, stream: TalkerStream, act: Callable[..., None], *arguments: object) -> None:
         try:
             with stream.lock:
                 if stream.closed:
@@ -63,7 +63,7 @@ class ChunkBuilder:
             log.exception("stream %s: the sink failed", stream.stream_id)
             self.fail(stream, StageFailed(f"talker output: {error}"))
 
-    def _one_frame(self, stream: Stream, frame: np.ndarray, end: bool) -> None:
+    def _one_frame(self, stream: TalkerStream, frame: np.ndarray, end: bool) -> None:
         if end:
             stream.ending = "stop"
         else:
@@ -74,7 +74,7 @@ class ChunkBuilder:
         stream.ended = stream.ending is not None
         self._flush(stream)
 
-    def _flush(self, stream: Stream) -> None:
+    def _flush(self, stream: TalkerStream) -> None:
         """Send what the schedule allows."""
         stream.fit_first_chunk(self._open_streams())
         size = stream.chunk_size
@@ -119,17 +119,17 @@ class StepOutput:
         """Tell whether another step may be launched."""
         return not self._free.empty()
 
-    def submit(self, streams: tuple[Stream, ...], codes: torch.Tensor) -> None:
+    def submit(self, streams: tuple[TalkerStream, ...], codes: torch.Tensor) -> None:
         """Snapshot `codes` int32 [len(streams), groups]. Needs room; returns at once where delivery has a thread."""
         entry = self._free.get_nowait()
         self._transfer.start(entry, codes)
         self._deliver(lambda: self._handle(entry, streams))
 
-    def end(self, stream: Stream) -> None:
+    def end(self, stream: TalkerStream) -> None:
         """End a stream that is not in a step, as the model would."""
         self._deliver(lambda: self._builder.end(stream))
 
-    def fail(self, stream: Stream, error: OmniError) -> None:
+    def fail(self, stream: TalkerStream, error: OmniError) -> None:
         """End a stream with an error, after what was launched for it before."""
         self._deliver(lambda: self._builder.fail(stream, error))
 
@@ -149,7 +149,7 @@ class StepOutput:
         self._delivery.put(deliver)
         self._delivery.drain()
 
-    def _handle(self, entry: int, streams: tuple[Stream, ...]) -> None:
+    def _handle(self, entry: int, streams: tuple[TalkerStream, ...]) -> None:
         try:
             self._builder.frames(streams, self._transfer.wait(entry))
         except Exception as error:

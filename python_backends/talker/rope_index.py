@@ -28,10 +28,17 @@ def _vision(times: np.ndarray, height: int, width: int, start: float) -> np.ndar
 
 
 def _film(media: MultimodalPrompt, number: int, merge: int, shape: TalkerShape, start: float) -> np.ndarray:
-    frames, height, width = (int(size) for size in media.video_grid_thw[number])
-    seconds = np.float32(media.video_second_per_grid[number])
+    frames, height, width = (int(size) for size in _given(media.video_grid_thw)[number])
+    seconds = np.float32(_given(media.video_second_per_grid)[number])
     times = np.arange(frames, dtype=np.float32) * seconds * np.float32(shape.position_id_per_seconds)
     return _vision(times, height // merge, width // merge, start)
+
+
+def _given(sizes: np.ndarray | None) -> np.ndarray:
+    """Raises ValueError for sizes that did not come."""
+    if sizes is None:
+        raise ValueError("the sizes of a medium are missing")
+    return sizes
 
 
 def _run_length(ids: np.ndarray, start: int) -> int:
@@ -48,10 +55,9 @@ def rope_positions(ids: np.ndarray, media: MultimodalPrompt | None, shape: Talke
     audio followed by text. Raises InvalidRequest when the
     grids do not fit the ids.
     """
-    plain = media is None or not any(
+    if media is None or not any(
         grid is not None and len(grid) for grid in (media.image_grid_thw, media.video_grid_thw)
-    )
-    if plain:
+    ):
         return _line(len(ids), 0.0).copy(), 0.0
     try:
         positions = np.concatenate(_segments(ids, media, shape), axis=1)
@@ -87,17 +93,17 @@ def _segments(ids: np.ndarray, media: MultimodalPrompt, shape: TalkerShape) -> l
         parts.append(_line(at - cursor + marks, next_start()))
         start = next_start()
         if marks == 2:
-            sound = _line(audio_rows(int(media.audio_seqlens[audio]), shape.audio_n_window), start)
+            sound = _line(audio_rows(int(_given(media.audio_seqlens)[audio]), shape.audio_n_window), start)
             film = _film(media, video, merge, shape, start)
             both = np.concatenate([film, sound], axis=1)
             # Of a frame and a sound at the same time the frame comes first.
             body = both[:, np.argsort(both[0], kind="stable")]
             audio, audios_left, video = audio + 1, audios_left - 1, video + 1
         elif at == audio_at:
-            body = _line(audio_rows(int(media.audio_seqlens[audio]), shape.audio_n_window), start)
+            body = _line(audio_rows(int(_given(media.audio_seqlens)[audio]), shape.audio_n_window), start)
             audio, audios_left = audio + 1, audios_left - 1
         elif tokens[at + 1] == token.image:
-            frames, height, width = (int(size) for size in media.image_grid_thw[image])
+            frames, height, width = (int(size) for size in _given(media.image_grid_thw)[image])
             times = np.arange(frames, dtype=np.float32) * np.float32(shape.position_id_per_seconds)
             body = _vision(times, height // merge, width // merge, start)
             image, images_left = image + 1, images_left - 1

@@ -9,7 +9,7 @@ import numpy as np
 from python_backends.talker.model.shapes import TokenIds
 from python_backends.talker.options import TalkerOptions
 from python_backends.talker.prompt import PrefillPart
-from python_backends.talker.stream import Stream
+from python_backends.talker.stream import TalkerStream
 
 
 class Scheduler:
@@ -18,14 +18,14 @@ class Scheduler:
     def __init__(self, options: TalkerOptions, ids: TokenIds) -> None:
         self._options, self._ids = options, ids
         self._free = list(range(options.max_num_seqs))[::-1]
-        self.waiting: deque[Stream] = deque()
-        self.running: list[Stream] = []
+        self.waiting: deque[TalkerStream] = deque()
+        self.running: list[TalkerStream] = []
 
-    def enqueue(self, stream: Stream) -> None:
+    def enqueue(self, stream: TalkerStream) -> None:
         """Queue a stream whose prompt has come."""
         self.waiting.append(stream)
 
-    def admit(self) -> list[Stream]:
+    def admit(self) -> list[TalkerStream]:
         """Give free slots to waiting streams and return those."""
         admitted = []
         while self._free and self.waiting:
@@ -36,7 +36,7 @@ class Scheduler:
                 admitted.append(stream)
         return admitted
 
-    def release_ended(self) -> list[Stream]:
+    def release_ended(self) -> list[TalkerStream]:
         """Take the slots of ended streams back; return the streams. Those that wait for a slot wait no longer."""
         if any(stream.ended for stream in self.waiting):
             self.waiting = deque(stream for stream in self.waiting if not stream.ended)
@@ -44,7 +44,7 @@ class Scheduler:
         if ended:
             self.running = [stream for stream in self.running if not stream.ended]
             for stream in ended:
-                self._free.append(stream.slot)
+                self._free.append(stream.place)
                 stream.slot = None
         return ended
 
@@ -58,16 +58,16 @@ class Scheduler:
         for stream in self.running:
             if not stream.prefilling or budget == 0:
                 continue
-            left = stream.prompt.rows - stream.prefilled
+            left = stream.laid_out.rows - stream.prefilled
             count = min(left, budget)
             if self._options.batch_invariant and count < min(left, self._options.max_prefill_rows):
                 break
-            parts.append(PrefillPart(stream.slot, stream.prompt, stream.prefilled, count))
+            parts.append(PrefillPart(stream.place, stream.laid_out, stream.prefilled, count))
             stream.prefilled += count
             budget -= count
         return parts
 
-    def decode_rows(self) -> tuple[tuple[Stream, ...], np.ndarray]:
+    def decode_rows(self) -> tuple[tuple[TalkerStream, ...], np.ndarray]:
         """Streams whose next text row is known and that may still speak.
 
         Gives them with their control rows int64 [n, 4] and counts the step as launched for each.
@@ -80,12 +80,12 @@ class Scheduler:
             if text is None:
                 continue
             streams.append(stream)
-            rows.append((stream.slot, text, stream.prompt.rows + stream.launched, stream.launched))
+            rows.append((stream.place, text, stream.laid_out.rows + stream.launched, stream.launched))
             stream.launched += 1
         return tuple(streams), np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
-def widest_top_k(streams: tuple[Stream, ...]) -> int:
+def widest_top_k(streams: tuple[TalkerStream, ...]) -> int:
     """Largest top-k of the rows, 0 when one of them keeps every code."""
     widths = [k for s in streams for k in (s.request.sampling.top_k, s.request.sampling.predictor_top_k)]
     return 0 if 0 in widths else max(widths, default=0)

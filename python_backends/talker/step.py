@@ -8,7 +8,7 @@ from python_backends.talker.kernels.interface import Kernels, Rotary, Rows
 from python_backends.talker.model.sampling import RowSettings
 from python_backends.talker.model.shapes import TalkerShape
 from python_backends.talker.model.slots import SlotBuffers
-from python_backends.talker.model.weights import Decoder, TalkerWeights
+from python_backends.talker.model.weights import TalkerWeights
 
 CONTROL_COLUMNS = ("slot", "text_id", "cache_row", "frame")
 
@@ -40,7 +40,7 @@ class TalkerStep:
         floats, ints = buffers.floats.index_select(0, slots), buffers.ints.index_select(0, slots)
         settings = RowSettings(floats, ints, frame, widest)
         x = kernels.embed(text, slots, buffers.codes)
-        hidden = self.backbone(x, slots, cache_row, settings.float("position_delta"), longest)
+        hidden = self.backbone(x, slots, cache_row, settings.float_of("position_delta"), longest)
         logits = kernels.linear(hidden, self._weights.codec_head)
         first = kernels.draw_first(logits, settings, buffers.seen, slots)
         codes = self.predict(hidden, first, settings)
@@ -83,7 +83,7 @@ class TalkerStep:
         return torch.stack(codes, dim=1).int()
 
     def _predictor_layers(self, rows: Rows, buffers: torch.Tensor, position: int) -> Rows:
-        decoder: Decoder = self._weights.predictor
+        decoder = self._weights.predictor
         kernels, eps = self.kernels, decoder.shape.eps
         for layer, following, (k_buffer, v_buffer) in zip(
             decoder.layers, decoder.following_norms, buffers, strict=True

@@ -14,7 +14,7 @@ from python_backends.talker.request import TalkerRequest
 
 
 @dataclass(eq=False)
-class Stream:
+class TalkerStream:
     """`texts`, `text_finished`, `prompt`, `slot`, `prefilled` and `launched` belong to the engine thread.
 
     `frames`, `pending`, `chunks` and the chunk sizes belong to the builder. `lock` is held across sink calls of this
@@ -64,7 +64,7 @@ class Stream:
 
     def prepare(self, context: int) -> None:
         """Set the frame limit: the request's own, or the rows of context that the prompt leaves."""
-        self.limit = min(self.request.sampling.max_tokens, context - self.prompt.rows)
+        self.limit = min(self.request.sampling.max_tokens, context - self.laid_out.rows)
 
     @property
     def empty(self) -> bool:
@@ -73,7 +73,19 @@ class Stream:
 
     @property
     def prefilling(self) -> bool:
-        return self.slot is not None and self.prefilled < self.prompt.rows
+        return self.slot is not None and self.prefilled < self.laid_out.rows
+
+    @property
+    def laid_out(self) -> TalkerPrompt:
+        """The prompt of a stream that has been queued for a slot."""
+        assert self.prompt is not None
+        return self.prompt
+
+    @property
+    def place(self) -> int:
+        """The slot of a running stream."""
+        assert self.slot is not None
+        return self.slot
 
     def next_text(self, ids: TokenIds) -> int | None:
         """Text id of the next frame: the answer's, then the end mark, then padding; None while it has not come."""

@@ -83,7 +83,7 @@ class ThinkerEngine:
             "context_tokens": self.max_model_len,
             "media": None if media is None else {kind: media.limit(kind) for kind in MEDIA_KINDS},
             "chat_template_kwargs": sorted(self._core.prompts.variables),
-            "versions": {name: sys.modules[name].__version__ for name in ("vllm", "torch", "transformers")},
+            "versions": {name: str(sys.modules[name].__version__) for name in ("vllm", "torch", "transformers")},
         }
 
     def run_until(self, stop: threading.Event) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch
 
-PUBLISHED = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu" / "qwen3_omni_30b_a3b_instruct.config.json"
-
 
 def parser(description: str | None, parts: Sequence[str]) -> argparse.ArgumentParser:
     """Arguments that every benchmark of an engine has."""

@@ -58,7 +58,7 @@ class Bench:
         times: dict[str, list[float]] = {}
         waiting = set(self.core.streams)
         while self.core.running:
-            for key, ids, reason in self.core.step():
+            for key, ids, reason, *_ in self.core.step():
                 times.setdefault(key, []).extend([time.perf_counter()] * len(ids))
                 waiting.discard(key)
                 if reason is not None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from python_backends.code2wav.config import Code2WavConfig
-from scripts.bench.report import PUBLISHED
+from scripts.tiny_checkpoint.config import PUBLISHED
 
 _NARROW = dict(
     hidden_size=64,

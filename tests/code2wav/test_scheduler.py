@@ -6,13 +6,13 @@ import numpy as np
 
 from python_backends.code2wav.options import SAMPLE_RATE, Code2WavOptions
 from python_backends.code2wav.scheduler import DeadlineScheduler
-from python_backends.code2wav.stream import Stream
+from python_backends.code2wav.stream import Code2WavStream
 
 
 def stream(
     order: int, pending: int, *, started: float | None = None, audio_s: float = 0.0, ready: float = 0.0
-) -> Stream:
-    made = Stream(f"s{order}", "float32", order, 16, slot=order)
+) -> Code2WavStream:
+    made = Code2WavStream(f"s{order}", "float32", order, 16, slot=order)
     made.put(np.zeros((pending, 16), np.int64), False, ready)
     made.first_packet_at = started
     made.samples = int(audio_s * SAMPLE_RATE)

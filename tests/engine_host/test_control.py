@@ -23,7 +23,11 @@ class Stub:
         self.beats.bind(f"ipc://{directory}/ctl")
         self.release, self.entered = threading.Event(), threading.Event()
         self.server = ControlServer(
-            self.context, f"ipc://{directory}/ctl", f"ipc://{directory}/calls", {"slow": self._slow}, stats
+            self.context,
+            f"ipc://{directory}/ctl",
+            f"ipc://{directory}/calls",
+            {"slow": self._slow, "odd": lambda payload: {"reply": object()}},
+            stats,
         )
         self.server.hello({})
         self.calls = self.context.socket(zmq.DEALER)
@@ -93,3 +97,11 @@ def test_close_ends_both_threads(stub):
     stub.server.close()
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"control", "heartbeat"}
+
+
+def test_a_reply_that_cannot_be_sent_is_an_error_and_calls_go_on(stub):
+    for number in range(2):
+        stub.calls.send_multipart(wire.pack({"id": number, "op": "odd", "payload": {}}))
+        assert stub.calls.poll(60_000)
+        answer = msgspec.msgpack.decode(stub.calls.recv())
+        assert answer["id"] == number and answer["error"]["code"] == "internal"

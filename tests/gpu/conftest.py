@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scripts.tiny_checkpoint.config import PUBLISHED
 from tests.code2wav.conftest import (  # noqa: F401 (fixtures)
     code2wav_checkpoint,
     code2wav_config,
@@ -19,7 +20,6 @@ from tests.code2wav.conftest import (  # noqa: F401 (fixtures)
 from tests.talker.conftest import oracle_model, talker_checkpoint  # noqa: F401 (fixtures)
 
 DEVICE = "cuda"
-PUBLISHED = "qwen3_omni_30b_a3b_instruct.config.json"
 LAYERS = 2
 
 
@@ -36,8 +36,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def published_widths(tmp_path_factory) -> Path:
     """A config.json with the published widths of the Talker, and two layers of each kind."""
-    (source,) = Path(__file__).resolve().parents[2].glob(f"scripts/**/{PUBLISHED}")
-    config = json.loads(source.read_text())
+    config = json.loads(PUBLISHED.read_text())
     for name in ("text_config", "code_predictor_config"):
         part = config["talker_config"][name]
         part["num_hidden_layers"] = LAYERS

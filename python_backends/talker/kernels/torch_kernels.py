@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from python_backends.talker.kernels.interface import Rotary, Rows
-from python_backends.talker.kernels.prefill_layout import PrefillLayout
+from python_backends.talker.kernels.prefill_layout import PrefillLayout, TileLayout
 from python_backends.talker.kernels.torch_sampling import penalise, sample, suppressed_codes
 from python_backends.talker.model.sampling import RowSettings
 from python_backends.talker.model.shapes import TalkerShape
@@ -85,8 +85,9 @@ class TorchKernels:
         return self.prefill_moe(rows.x + F.linear(mixed, out), moe, following, eps)
 
     def prefill_attention(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout
+        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: PrefillLayout | TileLayout
     ) -> torch.Tensor:
+        assert isinstance(layout, PrefillLayout), "only kernels that a graph can hold read tiles alone"
         padded = layout.padded
         context = padded.mask.shape[-1]
         keys = k_cache[:, :context].index_select(0, padded.slots).transpose(1, 2)
@@ -180,8 +181,8 @@ class TorchKernels:
         self, logits: torch.Tensor, settings: RowSettings, seen: torch.Tensor, slots: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         is_eos = torch.arange(logits.shape[1], device=logits.device) == self._eos
-        banned = settings.int("ignore_eos").bool()[:, None] & is_eos[None, :]
-        logits = penalise(logits.float(), seen[slots], settings.float("penalty"), self._suppressed, banned)
+        banned = settings.int_of("ignore_eos").bool()[:, None] & is_eos[None, :]
+        logits = penalise(logits.float(), seen[slots], settings.float_of("penalty"), self._suppressed, banned)
         code = sample(logits, settings.draw(0))
         seen.index_put_((slots, code), seen.new_ones(()))
         return code, self._weights.codec_table[code]

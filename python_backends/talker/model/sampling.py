@@ -21,23 +21,25 @@ class RowSettings:
     frame: torch.Tensor
     widest: int = 0
 
-    def float(self, name: str) -> torch.Tensor:
+    def float_of(self, name: str) -> torch.Tensor:
+        """One column of `floats`: float32 [rows]."""
         return self.floats[:, FLOATS.index(name)]
 
-    def int(self, name: str) -> torch.Tensor:
+    def int_of(self, name: str) -> torch.Tensor:
+        """One column of `ints`: int64 [rows]."""
         return self.ints[:, INTS.index(name)]
 
     @cached_property
     def stream_key(self) -> torch.Tensor:
-        return stream_key(self.int("seed_low"), self.int("seed_high"))
+        return stream_key(self.int_of("seed_low"), self.int_of("seed_high"))
 
     def draw(self, group: int) -> RowSampling:
         """Settings of the draw of one code group."""
         prefix = "predictor_" if group else ""
         return RowSampling(
-            self.float(f"{prefix}temperature"),
-            self.int(f"{prefix}top_k"),
-            self.float(f"{prefix}top_p"),
+            self.float_of(f"{prefix}temperature"),
+            self.int_of(f"{prefix}top_k"),
+            self.float_of(f"{prefix}top_p"),
             draw_key(self.stream_key, self.frame, group),
             self.widest,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from python_backends.engines_common.tensor_source import TensorSource
 from python_backends.talker.model.shapes import DecoderShape, TalkerShape
 
 TEXT_TABLE_CHUNK = 16384
+Mlp = TypeVar("Mlp", "MoeWeights", "MlpWeights")
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,19 @@ class MlpWeights:
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Generic[Mlp]):
+    """One transformer layer; `mlp` is a mixture of experts in the backbone and dense in the code predictor."""
+
     attention: AttentionWeights
-    mlp: MoeWeights | MlpWeights
+    mlp: Mlp
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Decoder(Generic[Mlp]):
     """One stack, its final norm, and the inverse rotary frequencies float32 [head_dim / 2]."""
 
     shape: DecoderShape
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer[Mlp], ...]
     norm: torch.Tensor
     inv_freq: torch.Tensor
 
@@ -102,8 +107,8 @@ class TalkerWeights:
     `predictor_heads` [groups - 1, predictor_vocab, hidden].
     """
 
-    backbone: Decoder
-    predictor: Decoder
+    backbone: Decoder[MoeWeights]
+    predictor: Decoder[MlpWeights]
     text_table: torch.Tensor
     hidden_projection: Projection
     codec_table: torch.Tensor
@@ -123,8 +128,8 @@ def load_weights(source: TensorSource, shape: TalkerShape, device: torch.device)
         heads.append(source.get(f"talker.code_predictor.lm_head.{group}.weight", (predictor.vocab, hidden)))
     sizes = torch.tensor([0] + [len(table) for table in tables[:-1]], device=device)
     return TalkerWeights(
-        backbone=_decoder(source, "talker.model", shape.backbone, device),
-        predictor=_decoder(source, "talker.code_predictor.model", predictor, device),
+        backbone=_decoder(source, "talker.model", shape.backbone, device, _moe),
+        predictor=_decoder(source, "talker.code_predictor.model", predictor, device, _mlp),
         text_table=_text_table(source, shape),
         hidden_projection=_projection(source, "talker.hidden_projection", shape),
         codec_table=torch.cat([*tables, torch.zeros_like(tables[0][:1])]),
@@ -134,12 +139,17 @@ def load_weights(source: TensorSource, shape: TalkerShape, device: torch.device)
     )
 
 
-def _decoder(source: TensorSource, prefix: str, shape: DecoderShape, device: torch.device) -> Decoder:
+def _decoder(
+    source: TensorSource,
+    prefix: str,
+    shape: DecoderShape,
+    device: torch.device,
+    read_mlp: Callable[[TensorSource, str, DecoderShape], Mlp],
+) -> Decoder[Mlp]:
     layers = []
     for index in range(shape.layers):
         name = f"{prefix}.layers.{index}"
-        mlp = _moe(source, name, shape) if shape.experts else _mlp(source, name, shape)
-        layers.append(Layer(_attention(source, name, shape), mlp))
+        layers.append(Layer(_attention(source, name, shape), read_mlp(source, name, shape)))
     exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
     norm = source.get(f"{prefix}.norm.weight", (shape.hidden,))
     return Decoder(shape, tuple(layers), norm, 1.0 / shape.rope_theta**exponents)
