@@ -67,7 +67,7 @@ class Batch:
         try:
             await self._answer(asked, result, output, player)
             if result.error is None:
-                output.finish(asked.prompt)
+                output.finish(asked.prompt, "text" in self._args.modalities)
                 if player is not None:
                     await player.finish()
         except OSError as error:

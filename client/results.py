@@ -53,7 +53,7 @@ class Result:
         if self.error is not None:
             kept = f" (kept: {' '.join(self.files)})" if self.files else ""
             return f"{self.id}: [ERROR] {self.error.code}: {self.error.reason}{kept}"
-        return f"{self.id}: {self.latency_s:.3f} s, {' '.join(self.files) or 'an empty answer'}"
+        return f"{self.id}: {self.latency_s:.3f} s, {' '.join(self.files) or 'no speech'}"
 
     def as_json(self) -> dict:
         values = {name: value for name, value in vars(self).items() if name not in ("error", "stats")}
@@ -86,8 +86,8 @@ class Output:
             self._wav = WavWriter(self._wav_file)
         self._wav.write(samples)
 
-    def finish(self, prompt: str) -> None:
-        """The request has its answer: write what is not written yet."""
+    def finish(self, prompt: str, wants_text: bool) -> None:
+        """The request has its answer: write what is not written yet; a text that was asked for also when it is empty."""
         if self._chunks:
             part = self._wav_file.with_name(self._wav_file.name + ".unfinished")
             try:
@@ -98,7 +98,7 @@ class Output:
                 _rename(part, self._wav_file)
             finally:
                 part.unlink(missing_ok=True)
-        if self._text:
+        if wants_text:
             part = self._text_file.with_name(self._text_file.name + ".unfinished")
             try:
                 part.write_text(f"{prompt}\n\n{''.join(self._text)}\n", encoding="utf-8")

