@@ -87,7 +87,7 @@ class Output:
         self._wav.write(samples)
 
     def finish(self, prompt: str, wants_text: bool) -> None:
-        """The request has its answer: write what is not written yet; a text that was asked for also when it is empty."""
+        """The request has its answer: write what is not written yet, and a text also when it is empty."""
         if self._chunks:
             part = self._wav_file.with_name(self._wav_file.name + ".unfinished")
             try:

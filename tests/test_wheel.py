@@ -115,7 +115,7 @@ def test_serve_without_a_tritonserver_says_so(environment):
 
 
 def test_ask_is_the_client(environment):
-    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "-q", "use_image")
+    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "-q", "mixed_modalities")
     assert done.returncode == 1 and done.stderr.startswith("qwen3-omni ask: error: no server is ready")
     assert "usage: qwen3-omni ask" in run(environment / "qwen3-omni", "ask", "--help").stdout
     wrong = run(environment / "qwen3-omni", "sing")
