@@ -42,7 +42,8 @@ say "starting Triton on port $GRPC_PORT"
 SERVER=$!
 
 PYTHONPATH=$ROOT "${ENGINE_PYTHON:-$MAIN_ENV/bin/python}" -m client.run --query-type text --prompt "$TEXT" \
-    --url "127.0.0.1:$GRPC_PORT" --output-dir "$SPEECH" --wait --stage-init-timeout "$READY_S" &
+    --url "127.0.0.1:$GRPC_PORT" --output-dir "$SPEECH" --sampling server \
+    --wait --stage-init-timeout "$READY_S" &
 CLIENT=$!
 CODE=0
 wait -n "$SERVER" "$CLIENT" || CODE=$?
