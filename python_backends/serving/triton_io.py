@@ -36,15 +36,17 @@ def request_bytes(request: Any, name: str) -> bytes:
 
 
 def checked_name(request: Any) -> str:
-    """The client's name for the request, "" without one; HTTP's `generate_stream` makes a parameter of its `id`.
+    """The client's name for the request, "" without one; HTTP's `generate_stream` makes a parameter of its `id` too.
 
     Raises InvalidRequest for what Triton's API lets a client send and this server has no use for.
 
     Of `priority` Triton tells its Python backend nothing.
     """
     parameters = json.loads(request.parameters() or "{}")
-    found = request.request_id() or str(parameters.pop("id", ""))
-    for name in parameters:
+    found = request.request_id()
+    for name, value in parameters.items():
+        if name == "id" and value == found:
+            continue
         raise InvalidRequest(f"parameters.{name}", "unknown request parameter: all fields go into the input `request`")
     if request.correlation_id() or request.flags():
         raise InvalidRequest("sequence_id", "this server keeps no sequences: each request brings all its messages")
