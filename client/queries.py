@@ -131,10 +131,6 @@ def requests(args: argparse.Namespace, texts: list[str], media: list[dict]) -> I
         prompt = texts[index % len(texts)]
         content = [*(dict(part) for part in media), {"type": "text", "text": prompt}] if media else prompt
         stages = {stage: sampling.get(stage, {}) | dict(getattr(args, stage)) for stage in SAMPLING}
-        for values in stages.values():
-            # All of them; vLLM's way to say so.
-            if values.get("top_k") == -1:
-                values["top_k"] = 0
         body = chat(
             [{"role": "user", "content": content}],
             modalities=args.modalities,

@@ -43,7 +43,7 @@ class Command:
         found = []
         for index, prompt in enumerate(self.prompts or [QUERIES[self.kind].question]):
             content = [*self.media, {"type": "text", "text": prompt}] if self.media else prompt
-            thinker = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.05, "max_tokens": 10}
+            thinker = {"temperature": 0.9, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.05, "max_tokens": 10}
             found.append(
                 {
                     "messages": [{"role": "user", "content": content}],
