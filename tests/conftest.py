@@ -30,15 +30,16 @@ OWN_SERVER = (
     "test_thinking",
 )
 # What workers start with, the longest first: what starts last decides when the suite ends.
-FIRST = ("real server", "thinker", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
+KERNELS = ("talker/test_triton_kernels.py", "code2wav/test_kernels.py")
+FIRST = ("real server", "thinker", "client", "e2e/", *KERNELS, "scripts/")
 
 
 def group_of(nodeid: str) -> str:
-    """What stays on one worker: all tests of the shared server, all of the Thinker's engine, else a module."""
+    """What stays on one worker: all tests of a shared server, all of the Thinker's engine, else a module."""
     module = nodeid.split("::")[0].removeprefix("tests/")
     directory, _, name = module.partition("/")
-    if directory == "thinker":
-        return "thinker"  # one vLLM engine a process
+    if directory in ("thinker", "client"):
+        return directory  # one vLLM engine a process, one server of the runner's tests
     if directory == "e2e" and not name.startswith(OWN_SERVER):
         return "real server"
     return module

@@ -123,8 +123,8 @@ def test_serve_without_a_tritonserver_says_so(environment):
 
 
 def test_ask_is_the_client(environment):
-    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "Hello")
-    assert done.returncode == 1 and done.stderr.startswith("error: ")
+    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "-q", "mixed_modalities")
+    assert done.returncode == 1 and done.stderr.startswith("qwen3-omni ask: error: no server is ready")
     assert "usage: qwen3-omni ask" in run(environment / "qwen3-omni", "ask", "--help").stdout
     wrong = run(environment / "qwen3-omni", "sing")
     assert wrong.returncode == 2 and "there is no command 'sing': serve, render, ask" in wrong.stderr
