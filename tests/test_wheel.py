@@ -101,7 +101,9 @@ def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(enviro
         f'trap "exit 7" TERM\nmv {noted}.part {noted}\nwhile :; do sleep 0.1; done\n'
     )
     played.chmod(0o755)
-    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(short_directory)}
+    # Without PYTHONPATH, which may name a clone: what is installed is served.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = inherited | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(short_directory)}
     command = [environment / "qwen3-omni", "serve", "--model", "a/b", "--deploy-config", "cpu", "--", "--log-verbose=1"]
     with subprocess.Popen([str(word) for word in command], env=env, cwd="/") as process:
         try:
