@@ -112,7 +112,7 @@ def test_a_stub_and_its_engine_that_die_together_end_the_server(tiny_checkpoint,
             os.kill(stub, signal.SIGKILL)
 
         errors = ends_of_streams(server, breaks)
-        assert {error.code for error in errors} <= {"stage_failed", "shutting_down"}
+        assert {error.code for error in errors} <= {"stage_failed", "shutting_down"}, [str(e) for e in errors]
         ends_by_itself(server, engines, "a stub of talker_0_0 died")
 
 
