@@ -225,6 +225,12 @@ class ThinkerEngine:
                     del core.streams[stream_id]
                 if reason in (None, "stop", "length"):
                     events.append(Step(stream, ids, reason, logprobs))
+                elif (shaped := stream.request.sampling.shaped_by) is not None:
+                    # vLLM picks among no ids at all when the grammar allows none, and then refuses what it picked.
+                    where = f"sampling.thinker.{shaped}"
+                    events.append(
+                        Failure(stream, InvalidRequest(where, "leads to where no text may follow, nor an end"))
+                    )
                 else:
                     events.append(Failure(stream, StageFailed(f"vLLM ended the request: {reason}")))
             if events:

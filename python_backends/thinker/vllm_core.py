@@ -177,11 +177,10 @@ class VllmCore:
                 if int(token_id) >= vocabulary:
                     reason = f"has the id {token_id}; this vocabulary has ids up to {vocabulary - 1}"
                     raise InvalidRequest(f"sampling.thinker.{name}", reason)
-        shaped = "response_format" if sampling.response_format is not None else "structured_outputs"
         checks: tuple[tuple[str, Any, Callable[[], None]], ...] = (
             ("bad_words", sampling.bad_words, lambda: params.clone().update_from_tokenizer(self._tokenizer)),
             (
-                shaped,
+                sampling.shaped_by or "",
                 params.structured_outputs,
                 lambda: params.verify(
                     config.model_config, config.speculative_config, config.structured_outputs_config, self._tokenizer
@@ -195,7 +194,7 @@ class VllmCore:
             try:
                 check()
             except self._refusals as error:
-                reason = _PLACE_IN_SOURCE.sub("", str(error))
+                reason = _PLACE_IN_SOURCE.sub("", str(error)).strip()
                 raise InvalidRequest(f"sampling.thinker.{name}", f"is not taken by vLLM: {reason}") from None
 
     def warm_up(self, most: int | None = None) -> None:
