@@ -14,15 +14,17 @@ import tritonclient.grpc as triton
 KINDS = ("audio", "image", "video")
 
 
-def file_part(kind: str, path: str | Path, **options: object) -> dict:
+def file_part(kind: str, path: str | Path, data: bytes | None = None, **options: object) -> dict:
     """The content part, in OpenAI's form, that holds the file `path` as an "audio", "image" or "video".
 
-    `options` of a video: `fps`, `num_frames`, `use_audio_in_video`. Raises OSError.
+    `data`: a WAV file's content in place of the file. `options` of a video: `fps`, `num_frames`,
+    `use_audio_in_video`. Raises OSError.
     """
-    data = base64.b64encode(Path(path).read_bytes()).decode()
+    encoded = base64.b64encode(Path(path).read_bytes() if data is None else data).decode()
     if kind == "audio":
-        return {"type": "input_audio", "input_audio": {"data": data, "format": Path(path).suffix.lstrip(".") or "wav"}}
-    url = f"data:{mimetypes.guess_type(str(path))[0] or ''};base64,{data}"
+        name = "wav" if data is not None else Path(path).suffix.lstrip(".") or "wav"
+        return {"type": "input_audio", "input_audio": {"data": encoded, "format": name}}
+    url = f"data:{mimetypes.guess_type(str(path))[0] or ''};base64,{encoded}"
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url, **options}}
 
 

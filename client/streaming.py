@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,14 @@ from tritonclient.utils import InferenceServerException
 from client.media import RawMedia
 
 END_OF_STREAM_S = 2.0
+# Waits before a connection that broke without a response is tried again; gRPC's own, of seconds, would outlast them.
+AGAIN_AFTER_S = (0.2, 1.0)
+_CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]
 SAMPLE_RATE = 24_000
 
 
@@ -67,6 +77,17 @@ class Summary:
     body: dict
 
 
+@dataclass(frozen=True)
+class Failed:
+    """The end of a request that gave no summary: `code` and `reason` of its OmniClientError."""
+
+    code: str
+    reason: str
+
+
+Event = TextDelta | AudioChunk | Logprobs | Summary
+
+
 @dataclass
 class Answer:
     """A whole answer, collected."""
@@ -74,7 +95,7 @@ class Answer:
     text: str = ""
     audio: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     summary: dict = field(default_factory=dict)
-    events: list = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 class OmniClient:
@@ -85,7 +106,7 @@ class OmniClient:
 
     def __init__(self, url: str = "127.0.0.1:8001", model: str = "qwen3_omni") -> None:
         self._url = url
-        self._client = triton.InferenceServerClient(url)
+        self._client = triton.InferenceServerClient(url, channel_args=_CHANNEL)
         self._model = model
 
     async def __aenter__(self) -> OmniClient:
@@ -110,14 +131,47 @@ class OmniClient:
                 await asyncio.sleep(0.1)
 
     async def stream(
-        self, request: dict | str, media: RawMedia | None = None
-    ) -> AsyncIterator[TextDelta | AudioChunk | Logprobs | Summary]:
+        self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Send one request and yield its events; the last is a Summary.
 
-        `request` is the JSON object of the client contract (or a raw string). `media`: raw tensors that its messages
-        name by number. Closing the generator early cancels the request on the server. Raises OmniClientError, and
-        ValueError for an array of another shape or type than RawMedia says.
+        `request` is the JSON object of the client contract (or a raw string), see `client.chat`. `media`: raw tensors
+        that its messages name by number. `deadline_s`: the request is cancelled, with the code `timeout`, when it takes
+        longer. A connection that breaks before the first response is tried again, twice. Closing the generator early
+        cancels the request on the server. Raises OmniClientError, and ValueError for an array of another shape or type
+        than RawMedia says.
         """
+        ends = None if deadline_s is None else time.monotonic() + deadline_s
+        for wait_s in (*AGAIN_AFTER_S, None):
+            begun = False
+            try:
+                async with aclosing(self._attempt(request, media, ends)) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                return
+            except OmniClientError as error:
+                if begun or wait_s is None or error.code != "disconnected":
+                    raise
+            await asyncio.sleep(wait_s)
+
+    async def events(
+        self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None
+    ) -> AsyncGenerator[Event | Failed, None]:
+        """As `stream`, but an error is not raised: the last event is a Summary or a Failed.
+
+        So may the events of many requests be read side by side.
+        """
+        try:
+            async with aclosing(self.stream(request, media, deadline_s)) as events:
+                async for event in events:
+                    yield event
+        except OmniClientError as error:
+            yield Failed(error.code, str(error))
+
+    async def _attempt(
+        self, request: dict | str, media: RawMedia | None, ends: float | None
+    ) -> AsyncGenerator[Event, None]:
         raw = request if isinstance(request, str) else json.dumps(request)
         tensor = triton.InferInput("request", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([raw.encode()], dtype=np.object_))
@@ -129,7 +183,8 @@ class OmniClient:
             await done.wait()
 
         done = asyncio.Event()
-        responses = self._client.stream_infer(one())
+        timeout_s = None if ends is None else max(0.0, ends - time.monotonic())
+        responses = self._client.stream_infer(one(), stream_timeout=timeout_s)
         finished = False
         try:
             async for result, error in responses:
@@ -147,6 +202,8 @@ class OmniClient:
             raise _client_error(error.message()) from error
         except grpc.aio.AioRpcError as error:
             finished = True
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise OmniClientError("timeout", "no end within the client's own deadline") from error
             raise OmniClientError("disconnected", f"the connection broke: {error.details()}") from error
         finally:
             done.set()
@@ -157,10 +214,10 @@ class OmniClient:
         """What the server can do: modalities, voices, limits, versions."""
         return (await self.ask({"describe": True})).summary
 
-    async def ask(self, request: dict | str, media: RawMedia | None = None) -> Answer:
+    async def ask(self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None) -> Answer:
         """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []
-        async for event in self.stream(request, media):
+        async for event in self.stream(request, media, deadline_s):
             answer.events.append(event)
             if isinstance(event, TextDelta):
                 answer.text += event.text
@@ -197,8 +254,8 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _events(result: Any) -> list[TextDelta | AudioChunk | Logprobs | Summary]:
-    events: list[TextDelta | AudioChunk | Logprobs | Summary] = []
+def _events(result: Any) -> list[Event]:
+    events: list[Event] = []
     for output in result.get_response().outputs:
         value = result.as_numpy(output.name)
         if output.name == "text":

@@ -2,7 +2,7 @@
 
     qwen3-omni serve --model PATH|HUB_ID [options] [-- more tritonserver options]
     qwen3-omni render [--deploy-config YAML] [--set KEY=VALUE ...] --out DIR
-    qwen3-omni ask [options] TEXT
+    qwen3-omni ask [options of the runner, docs/runner.md]
 
 In a clone of the repository `serve` is scripts/serve.sh; from an installed wheel it renders a repository and runs the
 `tritonserver` of PATH, as in NVIDIA's container.
@@ -125,12 +125,10 @@ def _run(command: list[str], environment: dict[str, str], kill_s: float) -> int:
 
 
 def ask(arguments: Sequence[str]) -> int:
-    """Send one prompt to a running server; see `client.cli`."""
-    from client.cli import main as client
+    """Send one prompt or many to a running server; see `client.run`."""
+    from client.run import main as client
 
-    sys.argv = ["qwen3-omni ask", *arguments]
-    client()
-    return 0
+    return client(arguments, "qwen3-omni ask")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"serve": serve, "render": render, "ask": ask}

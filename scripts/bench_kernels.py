@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from scripts.bench_code2wav import default_ops, make_model, step_ms
 from scripts.bench_talker import start_all, step_times
 
 CONTEXT, PROMPTS, PROMPT_ROWS = 1000, 16, 128
-SMALL = ("embed", "rms_norm", "silu_gate", "rotate", "window_attention")
+SMALL = ("rms_norm", "silu_gate", "rotate", "window_attention")
 
 
 def compared(name: str, other: str, ours: Callable[[], float], theirs: Callable[[], float]) -> list[object]:
@@ -119,14 +118,10 @@ def plain(ops: Ops, names: tuple[str, ...]) -> Ops:
 
 
 def code2wav(config: Code2WavConfig, device: str) -> list[list[object]]:
-    """Whole steps with and without the small kernels and the fused residual unit."""
+    """Whole steps with and without the small kernels."""
     ops = default_ops(device)
-    unfused = default_ops(device)
-    if device.startswith("cuda"):
-        unfused.plan = replace(unfused.plan, units={})
     ways = [(f"Code2Wav's {name} kernel", "plain torch", plain(ops, (name,))) for name in SMALL]
-    ways.append(("Code2Wav's small kernels, all five", "plain torch", plain(ops, SMALL)))
-    ways.append(("Code2Wav's fused residual unit", "two products", unfused))
+    ways.append(("Code2Wav's small kernels, all four", "plain torch", plain(ops, SMALL)))
     ways.append(("All of Code2Wav's kernels", "plain torch", Ops()))
     rows = []
     model, state = make_model(config, 64 if device.startswith("cuda") else 2, device, ops)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up what is missing, start Triton, send one prompt, print text as it comes and write the speech, stop Triton.
 #
-#   scripts/demo.sh ["text"] [speech.wav]
+#   scripts/demo.sh ["text"] [directory for the speech]
 #
 # MODEL and DEPLOY_CONFIG choose what serve.sh takes as --model and --deploy-config.
 set -euo pipefail
@@ -10,7 +10,7 @@ source "$ROOT/scripts/runtime_dir.sh"
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 TEXT=${1:-"Hello! Who are you?"}
-WAV=${2:-speech.wav}
+SPEECH=${2:-speech}
 READY_S=1800
 
 check_tmpdir
@@ -41,8 +41,9 @@ say "starting Triton on port $GRPC_PORT"
     >"$LOG" 2>&1 &
 SERVER=$!
 
-PYTHONPATH=$ROOT "${ENGINE_PYTHON:-$MAIN_ENV/bin/python}" -m client.cli "$TEXT" --url "127.0.0.1:$GRPC_PORT" \
-    --wav "$WAV" --wait "$READY_S" &
+PYTHONPATH=$ROOT "${ENGINE_PYTHON:-$MAIN_ENV/bin/python}" -m client.run --query-type text --prompt "$TEXT" \
+    --url "127.0.0.1:$GRPC_PORT" --output-dir "$SPEECH" --sampling server \
+    --wait --stage-init-timeout "$READY_S" &
 CLIENT=$!
 CODE=0
 wait -n "$SERVER" "$CLIENT" || CODE=$?

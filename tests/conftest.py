@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -15,6 +16,10 @@ import pytest
 # failure; a traceback that a finalizer or another thread formats meanwhile is parsed too, for its carets, and pytest
 # itself would end with "SystemError: AST constructor recursion depth mismatch". So tracebacks go without carets.
 traceback._extract_caret_anchors_from_line_segment = lambda segment: None
+
+# A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))
@@ -30,15 +35,16 @@ OWN_SERVER = (
     "test_thinking",
 )
 # What workers start with, the longest first: what starts last decides when the suite ends.
-FIRST = ("real server", "thinker", "e2e/", "talker/test_triton_kernels.py", "code2wav/test_kernels.py", "scripts/")
+KERNELS = ("talker/test_triton_kernels.py", "code2wav/test_kernels.py")
+FIRST = ("real server", "thinker", "client", "e2e/", *KERNELS, "scripts/")
 
 
 def group_of(nodeid: str) -> str:
-    """What stays on one worker: all tests of the shared server, all of the Thinker's engine, else a module."""
+    """What stays on one worker: all tests of a shared server, all of the Thinker's engine, else a module."""
     module = nodeid.split("::")[0].removeprefix("tests/")
     directory, _, name = module.partition("/")
-    if directory == "thinker":
-        return "thinker"  # one vLLM engine a process
+    if directory in ("thinker", "client"):
+        return directory  # one vLLM engine a process, one server of the runner's tests
     if directory == "e2e" and not name.startswith(OWN_SERVER):
         return "real server"
     return module

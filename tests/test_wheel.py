@@ -10,6 +10,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,14 @@ def test_a_repository_can_be_rendered(environment, tmp_path):
     assert done.returncode == 0 and str(environment.parent) in (tmp_path / "default/thinker/1/model.py").read_text()
 
 
-def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(environment, tmp_path):
+@pytest.fixture
+def short_directory():
+    """A TMPDIR whose sockets' names are not too long."""
+    with tempfile.TemporaryDirectory(prefix="omni-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(environment, tmp_path, short_directory):
     played, noted = tmp_path / "tritonserver", tmp_path / "noted"
     played.write_text(
         f'#!/bin/sh\ncat "$2"/talker/config.pbtxt >{noted}.config\nenv >{noted}.env\n'
@@ -93,7 +101,9 @@ def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(enviro
         f'trap "exit 7" TERM\nmv {noted}.part {noted}\nwhile :; do sleep 0.1; done\n'
     )
     played.chmod(0o755)
-    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    # Without PYTHONPATH, which may name a clone: what is installed is served.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = inherited | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(short_directory)}
     command = [environment / "qwen3-omni", "serve", "--model", "a/b", "--deploy-config", "cpu", "--", "--log-verbose=1"]
     with subprocess.Popen([str(word) for word in command], env=env, cwd="/") as process:
         try:
@@ -106,7 +116,7 @@ def test_serve_renders_a_repository_and_runs_the_tritonserver_of_the_path(enviro
     assert words[-1] == "--log-verbose=1" and "--exit-timeout-secs" in words
     assert 'name: "talker"' in Path(f"{noted}.config").read_text()
     assert "OMNI_MODEL=a/b" in Path(f"{noted}.env").read_text().splitlines()
-    assert not list(tmp_path.glob("qwen3-omni.*"))
+    assert not list(short_directory.iterdir())
 
 
 def test_serve_without_a_tritonserver_says_so(environment):
@@ -115,8 +125,8 @@ def test_serve_without_a_tritonserver_says_so(environment):
 
 
 def test_ask_is_the_client(environment):
-    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "Hello")
-    assert done.returncode == 1 and done.stderr.startswith("error: ")
+    done = run(environment / "qwen3-omni", "ask", "--url", "127.0.0.1:9", "-q", "mixed_modalities")
+    assert done.returncode == 1 and done.stderr.startswith("qwen3-omni ask: error: no server is ready")
     assert "usage: qwen3-omni ask" in run(environment / "qwen3-omni", "ask", "--help").stdout
     wrong = run(environment / "qwen3-omni", "sing")
     assert wrong.returncode == 2 and "there is no command 'sing': serve, render, ask" in wrong.stderr

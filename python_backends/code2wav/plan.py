@@ -24,17 +24,6 @@ class GemmTile:
     cache: str = ""
 
 
-@dataclass(frozen=True)
-class UnitTile:
-    """Tile of `residual_unit_kernel`; `cache` as in `GemmTile`."""
-
-    block_m: int
-    block_k: int
-    warps: int
-    stages: int
-    cache: str = ""
-
-
 GENERAL_TILES = (
     GemmTile(128, 256, 64, 8, 3),
     GemmTile(128, 128, 64, 8, 3),
@@ -48,13 +37,11 @@ GENERAL_TILES = (
 class KernelPlan:
     """Choices by layer shape. A convolution is known by (taps, input channels).
 
-    `gemm`: tiles of large products. `units`: by channels, residual units that run as one fused kernel. `tiles`: for
-    everything else, from large to small: the first one that gives every multiprocessor work is taken, so that short
-    chunks spread out. `attention`: whether attention runs as our kernel.
+    `gemm`: tiles of large products. `tiles`: for everything else, from large to small: the first one that gives every
+    multiprocessor work is taken, so that short chunks spread out. `attention`: whether attention runs as our kernel.
     """
 
     gemm: Mapping[tuple[int, int], GemmTile] = field(default_factory=dict)
-    units: Mapping[int, UnitTile] = field(default_factory=dict)
     tiles: tuple[GemmTile, ...] = GENERAL_TILES
     attention: bool = True
 
@@ -74,8 +61,7 @@ def _programs(tile: GemmTile, rows: int, outer: int) -> int:
     return -(-rows // tile.block_m) * -(-outer // tile.block_n)
 
 
-# What a sweep over tiles found best at 64 x 25 frames on an H200. 96 channels stay unfused: Triton 3.6 compiles
-# their split (64 + 32) to code that reads illegal addresses.
+# What a sweep over tiles found best at 64 x 25 frames on an H200.
 H200_PLAN = KernelPlan(
     gemm={
         (7, 1024): GemmTile(128, 128, 64, 8, 4, tma=True),
@@ -92,8 +78,7 @@ H200_PLAN = KernelPlan(
         (7, 96): GemmTile(256, 128, 64, 8, 3, tma=True),
         (1, 96): GemmTile(128, 32, 64, 4, 4, cache=".ca"),
     },
-    units={192: UnitTile(64, 64, 4, 3, ".ca")},
 )
 
-# Exact float32 products run without tensor cores and need twice the shared memory: small tiles, nothing fused.
+# Exact float32 products run without tensor cores and need twice the shared memory: small tiles.
 FLOAT32_PLAN = KernelPlan(tiles=(GemmTile(64, 64, 32, 4, 2), GemmTile(32, 32, 32, 4, 2)), attention=False)

@@ -11,14 +11,12 @@ from python_backends.code2wav.kernels.attention import roll_kernel, rotate_kerne
 from python_backends.code2wav.kernels.gemm import tap_gemm_kernel
 from python_backends.code2wav.kernels.rows import (
     depthwise_norm_kernel,
-    embed_kernel,
     rms_norm_kernel,
     silu_gate_kernel,
     waveform_kernel,
 )
-from python_backends.code2wav.kernels.unit import residual_unit_kernel
 from python_backends.code2wav.ops import Batch, Ops
-from python_backends.code2wav.parameters import ResidualUnit, Snake, TapConv
+from python_backends.code2wav.parameters import Snake, TapConv
 from python_backends.code2wav.plan import H200_PLAN, GemmTile, KernelPlan
 
 
@@ -35,14 +33,6 @@ class TritonOps(Ops):
 
     def __init__(self, plan: KernelPlan = H200_PLAN) -> None:
         self.plan = plan
-
-    def embed(self, table: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        channels, quantizers = table.shape[1], codes.shape[-1]
-        out = table.new_empty(*codes.shape[:2], channels)
-        grid = (codes.shape[0] * codes.shape[1],)
-        codebook = table.shape[0] // quantizers
-        embed_kernel[grid](codes, table, out, codebook, quantizers, channels, triton.next_power_of_2(channels))
-        return out
 
     def roll(self, buffer: torch.Tensor, pool: torch.Tensor, batch: Batch) -> None:
         context, channels = pool.shape[1:]
@@ -200,64 +190,6 @@ class TritonOps(Ops):
             BLOCK_N=tile.block_n,
             BLOCK_K=block_k,
             GROUP=8,
-            PRECISION=_precision(source),
-            CACHE=tile.cache,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-        )
-        return kept, activated
-
-    def residual_unit(
-        self,
-        source: torch.Tensor,
-        residual: torch.Tensor,
-        unit: ResidualUnit,
-        *,
-        context: int,
-        startup_rows: int,
-        batch: Batch,
-        keep: bool,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        taps, channels, _ = unit.conv1.weight.shape
-        tile = self.plan.units.get(channels)
-        if tile is None:
-            return super().residual_unit(
-                source, residual, unit, context=context, startup_rows=startup_rows, batch=batch, keep=keep
-            )
-        count, source_rows, _ = source.shape
-        rows = source_rows - unit.conv1.context
-        kept = torch.empty_like(residual) if keep else None
-        activated = source.new_empty(count, context + rows, channels)
-        low = triton.next_power_of_2(channels) // 2
-        residual_unit_kernel[(triton.cdiv(count * rows, tile.block_m),)](
-            source,
-            unit.conv1.weight,
-            unit.conv1.bias,
-            unit.middle.alpha,
-            unit.middle.inverse_beta,
-            unit.conv2.weight,
-            unit.conv2.bias,
-            unit.after.alpha,
-            unit.after.inverse_beta,
-            residual,
-            kept if keep else activated,
-            activated,
-            batch.positions,
-            count,
-            rows,
-            source_rows,
-            unit.conv1.dilation * channels,
-            activated.stride(0),
-            context * channels,
-            startup_rows,
-            TAPS=taps,
-            CHANNELS=channels,
-            LOW=low,
-            HIGH=channels - low,
-            KEEP=keep,
-            STARTUP=startup_rows > 0,
-            BLOCK_M=tile.block_m,
-            BLOCK_K=tile.block_k,
             PRECISION=_precision(source),
             CACHE=tile.cache,
             num_warps=tile.warps,

@@ -109,7 +109,7 @@ class Orchestrator:
             self._start(stream)
         except OmniError as error:
             responder.error(error.detached())
-        except Exception as error:
+        except Exception as error:  # whoever calls has other requests to start
             log.exception("a request could not be started")
             responder.error(OmniError(f"{type(error).__name__}: {error}").detached())
 

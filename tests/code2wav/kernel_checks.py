@@ -11,7 +11,7 @@ from python_backends.code2wav.config import Code2WavConfig
 from python_backends.code2wav.model import Code2WavModel
 from python_backends.code2wav.ops import Batch, Ops
 from python_backends.code2wav.parameters import build_parameters
-from python_backends.code2wav.plan import GemmTile, KernelPlan, UnitTile
+from python_backends.code2wav.plan import GemmTile, KernelPlan
 from python_backends.code2wav.state import StreamState
 from python_backends.code2wav.triton_ops import TritonOps
 from python_backends.code2wav.weights import random_tensors
@@ -36,7 +36,6 @@ SMALL = (GemmTile(32, 64, 32, 4, 2), GemmTile(16, 16, 16, 4, 2))
 PLANS = {
     "general": KernelPlan(tiles=SMALL),
     "descriptors": KernelPlan(tiles=(GemmTile(32, 64, 32, 4, 2, tma=True),)),
-    "fused": KernelPlan(tiles=SMALL, units={48: UnitTile(32, 16, 4, 2)}),
 }
 # Frames, slots and positions of each step; slot 3 is the scratch slot, as a padding row uses it.
 STEPS = [(2, [2, 1], [0, 0]), (1, [2], [2]), (5, [1, 3], [2, 0]), (2, [2, 0], [3, 0])]

@@ -59,17 +59,8 @@ def test_a_cancelled_request_is_freed_by_all_stages(server, request_body, reache
 
 
 def test_a_client_that_is_killed_is_freed(server, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "client.cli",
-        "Tell me everything.",
-        "--url",
-        server.url,
-        "--wav",
-        str(tmp_path / "out.wav"),
-    ]
-    command += ["--sampling", '{"thinker": {"ignore_eos": true, "max_tokens": 1500}, "talker": {"ignore_eos": true}}']
+    command = [sys.executable, "-m", "client.run", "-q", "text", "--url", server.url, "--output-dir", str(tmp_path)]
+    command += ["--thinker", "ignore_eos=true", "--thinker", "max_tokens=1500", "--talker", "ignore_eos=true"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert process.stdout.read(1), "the client printed no text"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 
@@ -19,7 +17,7 @@ from python_backends.orchestrator.request import parse_request
 from tests.e2e.media_cases import KINDS, MAX_FRAMES, MAX_TOKENS, as_files, as_tensors
 from tests.e2e.media_oracle import MediaOracle
 from tests.e2e.played import ids_and_codes
-from tests.server import ROOT, Server
+from tests.server import Server
 from tests.thinker import samples
 from tests.thinker.test_bad_media import WAV, long_silence, png_bomb
 from tests.thinker.test_media import PICTURE, SOUND, ask, case
@@ -72,17 +70,6 @@ def test_sixteen_at_once_in_both_forms(media_server, expected):
         np.testing.assert_allclose(answer.audio, expected[kind].wave, rtol=0, atol=1e-5)
         usage = answer.summary["stages"]["thinker"]["usage"]
         assert usage["prompt_tokens"] == len(expected[kind].prompt_ids)
-
-
-def test_the_command_line_sends_files(media_server, expected, tmp_path):
-    """An image, as the first kind of them; its text comes after the file, as in the oracle's prompt."""
-    (tmp_path / "a.png").write_bytes(samples.png(PICTURE))
-    sampling = {"thinker": {"temperature": 0.0, "max_tokens": MAX_TOKENS}}
-    words = ["What is this?", "--url", media_server.url, "--image", tmp_path / "a.png"]
-    command = [sys.executable, "-m", "client.cli", *map(str, words), "--sampling", json.dumps(sampling)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(expected["image"].text)
 
 
 def test_a_silent_film_to_be_heard_is_noted_in_the_summary(media_server):

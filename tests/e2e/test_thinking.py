@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from client.streaming import OmniClient, OmniClientError
+from tests.e2e.played import key_of
 from tests.e2e.prompts import PROMPTS
 from tests.server import Server
 
@@ -70,8 +70,10 @@ def test_the_stage_itself_refuses_a_talker(thinking):
     sampling = {"temperature": 0.0, "max_tokens": 5}
     payload = {"stream_id": "s", "reply": "ipc:///nowhere", "sink": "ipc:///nowhere", "seed": 1}
     payload |= {"messages": PROMPTS["greeting"].messages, "sampling": sampling}
+    call = {"op": "open_all", "key": key_of(thinking), "streams": [payload]}
     tensor = triton.InferInput("request", [1], "BYTES")
-    tensor.set_data_from_numpy(np.array([json.dumps(payload).encode()], dtype=np.object_))
-    with pytest.raises(InferenceServerException, match="modalities: this checkpoint answers in text only"):
-        thinking.control.infer("thinker", [tensor])
+    tensor.set_data_from_numpy(np.array([json.dumps(call).encode()], dtype=np.object_))
+    reply = json.loads(thinking.control.infer("thinker", [tensor]).as_numpy("reply")[0])
+    (answer,) = reply["answers"]
+    assert "modalities: this checkpoint answers in text only" in answer["error"]["message"]
     assert thinking.status("thinker")["open"] == 0

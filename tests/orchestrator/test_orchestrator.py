@@ -203,6 +203,18 @@ def test_a_bad_request_opens_nothing(orchestrator, stages):
     assert isinstance(responder.wait(), InvalidRequest) and not stages.opened
 
 
+def test_a_fault_in_reading_a_request_is_that_requests_alone(orchestrator, stages, monkeypatch):
+    def broken(*given):
+        raise ZeroDivisionError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("python_backends.orchestrator.orchestrator.parse_request", broken)
+        assert ask(orchestrator).wait().code == "internal"
+    responder = ask(orchestrator, stages, modalities=["text"])
+    stages.finish("thinker", 0, "text", text="Yes")
+    assert responder.wait()["finish_reason"] == "stop"
+
+
 def test_while_the_server_can_take_nothing_new_requests_are_refused_and_the_others_go_on(stages, tmp_path):
     refusals = []
     orchestrator = Orchestrator(

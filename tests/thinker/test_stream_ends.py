@@ -39,7 +39,7 @@ def text_part(part):
         ([{"role": "robot", "content": "a"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
-        ([{"role": "user", "content": "a", "name": "b"}], "messages[0].name"),
+        ([{"role": "user", "content": "a", "name": 5}], "messages[0].name"),
         (text_part({"type": "smell"}), "messages[0].content[1].type"),
         (text_part({"text": "x"}), "messages[0].content[1].type"),
         (text_part({"type": ["text"]}), "messages[0].content[1].type"),

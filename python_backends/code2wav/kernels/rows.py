@@ -1,19 +1,7 @@
-"""Kernels that work row by row: embedding, norms, gate, last convolution."""
+"""Kernels that work row by row: norms, gate, last convolution."""
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def embed_kernel(codes, table, out, codebook, QUANTIZERS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
-    """out[row] = Σ_q table[q · codebook + codes[row, q]]. Grid: rows."""
-    row = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for q in tl.static_range(QUANTIZERS):
-        code = tl.load(codes + row * QUANTIZERS + q) + q * codebook
-        total += tl.load(table + code * CHANNELS + c, mask=c < CHANNELS, other=0.0).to(tl.float32)
-    tl.store(out + row * CHANNELS + c, total.to(out.dtype.element_ty), mask=c < CHANNELS)
 
 
 @triton.jit
