@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,3 +100,11 @@ def test_one_package_alone_knows_triton():
 
 def test_the_thinkers_core_and_its_patches_alone_import_vllm():
     assert all(module in MAY_IMPORT_VLLM or package_of(module) in MAY_IMPORT_VLLM for module in users_of("vllm"))
+
+
+def test_each_patch_says_around_which_version_and_when_it_can_go():
+    patches = [path for path in (ROOT / "python_backends/thinker/vllm_patches").glob("*.py") if path.stem != "__init__"]
+    assert len(patches) >= 4
+    for path in patches:
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert re.search(r"^Around: .*\d\.\d+.*No longer needed when ", said, re.MULTILINE), path
