@@ -1,4 +1,4 @@
-"""Text from ids as they come, equal to decoding all of them at once; and their log probabilities as clients get them."""
+"""Text from ids as they come, equal to decoding all at once; and their log probabilities as clients get them."""
 
 from __future__ import annotations
 
