@@ -5,7 +5,7 @@ import sys
 
 from scripts.count_lines import ROOT, code_lines, counts
 
-PRODUCT_BUDGET = 11_750  # code lines of python_backends and client
+PRODUCT_BUDGET = 11_650  # code lines of python_backends and client
 SCRIPTS_BUDGET = 3_950  # lines of Python and bash
 
 
