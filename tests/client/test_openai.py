@@ -6,6 +6,9 @@ import asyncio
 import base64
 import io
 import json
+import re
+import subprocess
+import sys
 import urllib.request
 
 import av
@@ -20,7 +23,7 @@ from client.streaming import OmniClient
 from client.sync import SyncOmniClient
 from scripts.benchmarks.drivers import openai as driver
 from scripts.benchmarks.workload import tasks
-from tests.server import PATIENT_S
+from tests.server import PATIENT_S, ROOT
 
 SAMPLING = {"thinker": {"max_tokens": 6}, "talker": {"max_tokens": 9, "ignore_eos": True}}
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -231,6 +234,18 @@ def test_the_benchmarks_driver_reads_both_shapes(front, shape):
     for record, task in zip(records, wanted, strict=True):
         assert abs(record.audio_s - task.audio_s) <= 0.08
     assert shape == "audio" or all(record.first_text is not None for record in records)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/openai.md"])
+def test_the_documents_example_runs(front, document, tmp_path):
+    (block,) = re.findall(
+        r"```python\n([^`]*from openai [^`]*)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL
+    )
+    program = block.replace("http://127.0.0.1:8091", front.url)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+    (speech,) = tmp_path.iterdir()
+    assert decoded(speech.read_bytes(), speech.suffix[1:]).size
 
 
 def test_what_is_there(front, server):
