@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -15,6 +16,10 @@ import pytest
 # failure; a traceback that a finalizer or another thread formats meanwhile is parsed too, for its carets, and pytest
 # itself would end with "SystemError: AST constructor recursion depth mismatch". So tracebacks go without carets.
 traceback._extract_caret_anchors_from_line_segment = lambda segment: None
+
+# A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_DIR = Path(os.environ.get("OMNI_ENV_DIR", ROOT / ".env"))

@@ -29,6 +29,7 @@ def main() -> int:
         ThinkerEngine=played.PlayedThinker,
         ThinkerOptions=_options,
         ThinkerRequest=played.PlayedThinkerRequest,
+        preload=lambda options: None,
     )
     _module(
         "python_backends.talker.engine",

@@ -169,7 +169,9 @@ class Server:
         counts = {}
         for stage in STAGES:
             pid = self.status(stage)["pid"]
-            stub = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            stub = pid
+            for _ in ("its fork server", "the stub"):
+                stub = int(Path(f"/proc/{stub}/stat").read_text().rsplit(")", 1)[1].split()[1])
             for name, process in ((stage, pid), (f"{stage} stub", stub)):
                 counts[f"{name} threads"] = len(list(Path(f"/proc/{process}/task").iterdir()))
                 counts[f"{name} descriptors"] = len(list(Path(f"/proc/{process}/fd").iterdir()))

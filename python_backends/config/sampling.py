@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +65,9 @@ class _Biases(Kind):
         return (
             isinstance(value, dict)
             and len(value) <= MOST_BIASES
-            and all(_is_id(name) or (isinstance(name, str) and name.isdecimal() and len(name) < 10) for name in value)
+            and all(
+                _is_id(name) or (isinstance(name, str) and re.fullmatch(r"0|[1-9][0-9]{0,8}", name)) for name in value
+            )
             and all(bias._accept(one) for one in value.values())
         )
 
@@ -134,6 +138,13 @@ class ThinkerSampling(_Sampling):
             raise InvalidRequest("top_logprobs", "needs logprobs to be true")
         self.constraint()
 
+    @property
+    def shaped_by(self) -> str | None:
+        """The field that says what the text must be."""
+        if self.constraint() is None:
+            return None
+        return "response_format" if self.response_format is not None else "structured_outputs"
+
     def constraint(self) -> dict[str, Any] | None:
         """What the text must be, as the one field of vLLM's StructuredOutputsParams that says so."""
         if self.response_format is None:
@@ -187,7 +198,24 @@ def _response_format(value: dict) -> dict[str, Any] | None:
     if not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
         raise InvalidRequest("response_format.json_schema.schema", "must be a JSON schema, an object")
     _only(inner, ("name", "description", "schema", "strict"), "response_format.json_schema")
+    _check_refs(inner["schema"], "response_format.json_schema.schema")
     return {"json": inner["schema"]}
+
+
+def _check_refs(schema: Any, field: str) -> None:
+    """Nothing outside a schema is read: the grammar's compiler would take such a reference for "anything at all"."""
+    rest = [schema]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            ref = one.get("$ref")
+            if isinstance(ref, str) and ref != "#" and not ref.startswith("#/"):
+                reason = f'has the reference {reprlib.repr(ref)}: taken are "#" and those that begin with "#/"'
+                raise InvalidRequest(field, reason)
+            # What follows these names is data.
+            rest += [value for name, value in one.items() if name not in ("const", "enum", "default", "examples")]
+        elif isinstance(one, list):
+            rest += one
 
 
 _STRUCTURED = {
@@ -210,6 +238,12 @@ def _structured(value: dict) -> dict[str, Any]:
         raise InvalidRequest(
             f"structured_outputs.{name}", f"must be {shapes.get(name, 'a string that is not too long')}"
         )
+    if name == "json":
+        try:
+            schema = json.loads(one) if isinstance(one, str) else one
+        except (ValueError, RecursionError):
+            raise InvalidRequest("structured_outputs.json", "is not a JSON schema: it is not JSON") from None
+        _check_refs(schema, "structured_outputs.json")
     return given
 
 

@@ -1,15 +1,15 @@
 """The process that one engine runs in: `python -m python_backends.engine_host`, started by a stub.
 
-The first line of standard input is a JSON HostConfig; the end of standard input means that the stub is gone, and the
-process ends.
+Each line of standard input is a JSON HostConfig, for which an engine is forked (see `fork_server`); the end of standard
+input means that the stub is gone, and the processes end.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from python_backends.engine_host import fork_server
 
 if TYPE_CHECKING:
     from python_backends.engine_host.stage import Stage
@@ -34,7 +36,8 @@ class HostConfig:
 
     `control` is the stub's address for hello and heartbeats; `calls` and `data` are the addresses to bind for its calls
     and for chunks; `options` the fields of the stage's own options dataclass; `env` variables to set before anything
-    touches the device; `devices` the indices of its devices, on which engines load one after another.
+    touches the device; `devices` the indices of its devices, on which engines load one after another; `report` a
+    descriptor of the fork server's.
     """
 
     stage: str
@@ -47,11 +50,15 @@ class HostConfig:
     env: dict[str, str] = field(default_factory=dict)
     memory_fraction: float | None = None
     devices: list[str] = field(default_factory=list)
+    report: int = -1
 
 
 def _watch_parent(config: HostConfig) -> None:
     """End this process and its children when the stub closes our standard input, which it also does by dying."""
-    sys.stdin.buffer.read()
+    # Nothing is read: what comes is for the fork server. A pipe without a writer is told of anyhow.
+    poller = select.poll()
+    poller.register(0, 0)
+    poller.poll()
     log.warning("the stub is gone: ending")
     try:
         _say_the_stub_is_gone(config)
@@ -105,15 +112,61 @@ def _build_stage(config: HostConfig, streams: Streams) -> Stage:
     raise ValueError(f"unknown stage {config.stage!r}")
 
 
-def main() -> int:
-    config = HostConfig(**json.loads(sys.stdin.buffer.readline()))
-    os.environ.update(config.env)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+def _module_of(stage: str) -> str:
+    return f"python_backends.engine_host.{stage}_stage"
+
+
+def _log_as(instance: str) -> None:
     logging.basicConfig(
         level=os.environ.get("OMNI_LOG_LEVEL", "INFO"),
-        format=f"%(asctime)s {config.instance} %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s {instance} %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
+        force=True,
     )
+
+
+def _preload(line: dict) -> None:
+    """Import the engine's libraries. What goes wrong here goes wrong again, and is told, where the engine is built."""
+    config = HostConfig(**line)
+    os.environ.update(config.env)
+    # Threads that wait for products that no engine computes with NumPy, and CUDA that is asked for its devices, would
+    # both keep this process from forking.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    _log_as(config.instance.partition("@")[0])
+    started = time.monotonic()
+    try:
+        importlib.import_module(_module_of(config.stage))
+        # For a GPU vLLM asks NVML as it is imported, which leaves a thread: each engine would import it once more.
+        if config.stage == "thinker" and config.options.get("device", "cpu") == "cpu":
+            from python_backends.thinker.engine import ThinkerOptions, preload
+
+            preload(ThinkerOptions(model=config.model, **config.options))
+    except Exception:
+        log.exception("libraries could not be imported")
+    log.info("libraries are imported after %.1f s", time.monotonic() - started)
+
+
+def _run(line: dict) -> int:
+    """One engine from start to end; its exit code."""
+    try:
+        return run_engine(HostConfig(**line))
+    except BaseException:
+        log.exception("the engine failed")
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def main() -> int:
+    return fork_server.serve(_preload, _run)
+
+
+def run_engine(config: HostConfig) -> int:
+    os.environ.update(config.env)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _log_as(config.instance)
     stop, loaded = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Nothing is open before the engine is built, and building it may take minutes.
@@ -134,7 +187,7 @@ def main() -> int:
     sender = ChunkSender(context)
     streams = Streams(config.stage, sender)
     try:
-        importlib.import_module(f"python_backends.engine_host.{config.stage}_stage")  # may go beside another's load
+        importlib.import_module(_module_of(config.stage))  # may go beside another's load
         directory = Path(config.control.removeprefix("ipc://")).parent
         with device_turn(directory, config.devices, lambda: report(context, config.control, {"waiting": True})):
             started = time.monotonic()

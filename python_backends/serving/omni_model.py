@@ -10,7 +10,7 @@ from functools import partial
 import triton_python_backend_utils as pb_utils
 
 from python_backends.config.deploy import DeployConfig
-from python_backends.config.errors import OmniError, ShuttingDown
+from python_backends.config.errors import OmniError, ShuttingDown, StageFailed
 from python_backends.config.exit_timeout import check_drain_time, command_line_of
 from python_backends.connectors.runtime_dir import opener_key, remove_runtime_dir_if_empty, runtime_dir
 from python_backends.orchestrator.description import describe
@@ -198,6 +198,9 @@ def _call(key: str, name: str, payloads: list[dict], media: dict | None = None) 
         # Triton's own error: a stage puts its errors into the reply.
         message = response.error().message()
         stopping = any(words in message for words in _STOPPING)
-        raise ShuttingDown("the server is shutting down") if stopping else OmniError(message)
+        if stopping:
+            raise ShuttingDown("the server is shutting down")
+        log.error("%s could not be asked: %s", name, message)
+        raise StageFailed(f"{name} could not be asked; try again")  # such as a stub that has just died
     reply = json.loads(pb_utils.get_output_tensor_by_name(response, "reply").as_numpy()[0])
     return [result_of(answer) for answer in reply["answers"]]

@@ -16,7 +16,7 @@ from python_backends.connectors import wire
 
 OPEN_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 1.0
-CONNECT_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 5.0
 _GLANCE_MS = 50
 _SOCKETS = "{}-*.calls"  # an engine makes its own when it has loaded; its supervisor takes it away
 

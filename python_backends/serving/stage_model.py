@@ -103,6 +103,7 @@ class StageModel:
         for supervisor in self._supervisors:
             supervisor.wait_ready(lambda: has_failed(self._runtime_dir))
         self._serves = bool(replicas)
+        self._replicas.count()  # connects to them, for the first request not to wait for that
         self._answering = StubWatch(self._runtime_dir, ANSWERS, take_down_after_death)
         announce(self._runtime_dir, self._name, STAGE)
 

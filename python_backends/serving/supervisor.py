@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -23,6 +23,7 @@ from python_backends.config.errors import StageFailed
 log = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0
 RESTART_PAUSE_S = (0.1, 1.0, 5.0, 15.0)
+SHARED_MEMORY = Path("/dev/shm")
 _GLANCE_MS = 50  # between two looks whether the process is to be ended
 # How tritonserver is to free memory; an engine allocates in its own way.
 FOR_TRITON_ALONE = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
@@ -61,7 +62,9 @@ class EngineSupervisor:
         self._on_death = on_death
         self._context: zmq.Context = zmq.Context.instance()
         self._epoch = 0
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen | None = None  # the engine's fork server
+        self._reports = self._report_to = -1  # the pipe it writes to: our end, and the number of its own end
+        self._engine: int | None = None  # process and group id of the engine it has forked
         self._ready = threading.Event()
         self._closing = threading.Event()
         self._has_served = False
@@ -80,7 +83,7 @@ class EngineSupervisor:
         """Start the process; `wait_ready` waits for it."""
         for stale in self._launch.runtime_dir.glob(f"{self._launch.instance}-*"):
             stale.unlink()  # of a server that could not clean up
-        shutil.rmtree(self.temporary_dir, ignore_errors=True)
+        self._remove_temporary_files()
         self._thread.start()
 
     def wait_ready(self, given_up: Callable[[], bool] = lambda: False) -> None:
@@ -107,28 +110,37 @@ class EngineSupervisor:
         self._closing.set()
         process = self._process  # the supervising thread may replace it meanwhile
         if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._engine or process.pid, signal.SIGTERM)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Ask the process to end, then end it with all its children."""
         self.ask_to_end()
-        process = self._process
-        if process is not None and process.poll() is None:
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
                 log.warning("%s did not end within %.0f s: killed", self._launch.instance, timeout_s)
-        self._kill_group()
-        if self._thread.is_alive():
-            self._thread.join(5)
+                self._kill_group()
+                self._thread.join(5)
+        self._end_server()
 
     def _kill_group(self) -> None:
-        process = self._process
+        """End the engine and its children; where it is not known, the fork server, with which it ends."""
+        process, engine = self._process, self._engine
         if process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(engine or process.pid, signal.SIGKILL)
+
+    def _end_server(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+            process.wait()
+            assert process.stdin is not None  # a pipe
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            os.close(self._reports)
 
     # ---- the supervising thread -------------------------------------------------------------------------------------
     def _supervise(self) -> None:
@@ -153,38 +165,69 @@ class EngineSupervisor:
     def _run_once(self) -> str:
         """Run one process from start to end; return how it ended, unless it said so itself."""
         self._epoch += 1
-        self._process = None
         self._reported = ""
         base = self._launch.runtime_dir / f"{self._launch.instance}-{self._epoch}"
         try:
             with self._context.socket(zmq.PULL) as socket:
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.bind(f"ipc://{base}.ctl")
-                process = self._process = self._start_process(base)
+                if self._process is None:
+                    self._start_server()
+                self._start_engine(base)
                 if self._closing.is_set():
-                    process.terminate()  # `ask_to_end` may have come before there was one
-                self._watch(process, socket)
+                    self.ask_to_end()  # it may have come before there was a process
+                code = self._watch(socket)
             was = "ended unasked" if self._has_served else "ended"
             before = "" if self._ready.is_set() else " before it was ready; see its log"
-            return f"{was} with code {process.returncode}{before}"
+            return f"{was} with code {code}{before}"
         finally:
             was_ready = self._ready.is_set()
             self._ready.clear()
             self._kill_group()
+            if self._engine is None:
+                self._end_server()
+            self._engine = None
             for suffix in ("ctl", "calls", "data"):
                 Path(f"{base}.{suffix}").unlink(missing_ok=True)
-            shutil.rmtree(self.temporary_dir, ignore_errors=True)
+            self._remove_temporary_files()
             if was_ready and not self._closing.is_set():
                 self._on_death(self.instance_epoch)
 
-    def _start_process(self, base: Path) -> subprocess.Popen:
+    def _remove_temporary_files(self) -> None:
+        """Remove the engine's TMPDIR, and the shared memory that vLLM's workers on a CPU name after a file in it."""
+        for file in self.temporary_dir.glob("vllm_dist_*"):
+            for shared in SHARED_MEMORY.glob(f"{file.name}*"):
+                shared.unlink(missing_ok=True)
+        shutil.rmtree(self.temporary_dir, ignore_errors=True)
+
+    def _start_server(self) -> None:
         launch = self._launch
         inherited = {name: value for name, value in os.environ.items() if name not in FOR_TRITON_ALONE}
         environment = inherited | {"PYTHONPATH": str(launch.root), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-        self.temporary_dir.mkdir(mode=0o700, exist_ok=True)
         environment |= {"TMPDIR": str(self.temporary_dir)} | _compile_cache(inherited)
         if extra := os.environ.get("ENGINE_PYTHONPATH"):
             environment["PYTHONPATH"] += os.pathsep + extra
+        self._reports, reports = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [launch.python, "-m", "python_backends.engine_host"],
+                stdin=subprocess.PIPE,
+                env=environment,
+                cwd=launch.root,
+                start_new_session=True,
+                pass_fds=(reports,),
+            )
+        except BaseException:
+            os.close(self._reports)
+            raise
+        finally:
+            os.close(reports)
+        self._report_to = reports
+
+    def _start_engine(self, base: Path) -> None:
+        launch, process = self._launch, self._process
+        assert process is not None and process.stdin is not None
+        self.temporary_dir.mkdir(mode=0o700, exist_ok=True)
         config = {
             "stage": launch.stage,
             "instance": self.instance_epoch,
@@ -196,43 +239,52 @@ class EngineSupervisor:
             "env": launch.env,
             "memory_fraction": launch.memory_fraction,
             "devices": launch.devices,
+            "report": self._report_to,
         }
-        line = json.dumps(config).encode() + b"\n"
-        process = subprocess.Popen(
-            [launch.python, "-m", "python_backends.engine_host"],
-            stdin=subprocess.PIPE,
-            env=environment,
-            cwd=launch.root,
-            start_new_session=True,
-        )
-        assert process.stdin is not None  # a pipe
         try:
-            process.stdin.write(line)
+            process.stdin.write(json.dumps(config).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             log.error("%s ended at once", launch.instance)
-        return process
 
-    def _watch(self, process: subprocess.Popen, socket: zmq.Socket) -> None:
-        """Take what the process says until it has ended, which wakes this thread; end it when it has stalled."""
-        poller, end = zmq.Poller(), os.pidfd_open(process.pid)
-        try:
-            poller.register(socket, zmq.POLLIN)
-            poller.register(end, zmq.POLLIN)
-            self._beat_at = time.monotonic()
-            while process.poll() is None and not self._closing.is_set():
-                if any(ready is socket for ready, _ in poller.poll(_GLANCE_MS)):
-                    self._take(socket)
-                if self._has_stalled():
-                    self._kill_group()
-                    select.select([end], [], [], 5)
+    def _watch(self, socket: zmq.Socket) -> int | None:
+        """Take what the process says until it has ended, which wakes this thread; end it when it has stalled.
+
+        Returns its exit code; None when the fork server went with it.
+        """
+        code: int | None = None
+        poller, lines = zmq.Poller(), b""
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._reports, zmq.POLLIN)
+        self._beat_at = time.monotonic()
+        closes_at = None
+        while True:
+            ready = [one for one, _ in poller.poll(_GLANCE_MS)]
+            if socket in ready:
+                self._take(socket)
+            if self._reports in ready:
+                part = os.read(self._reports, 4096)
+                lines += part
+                *whole, lines = lines.split(b"\n")
+                for message in map(json.loads, whole):
+                    self._engine = message.get("pid", self._engine)
+                    code = message.get("code", code)
+                if not part or code is not None:
+                    break
             if self._closing.is_set():
-                select.select([end], [], [], 10)
-            process.poll()
-        finally:
-            os.close(end)
+                closes_at = closes_at or time.monotonic() + 10
+                if time.monotonic() > closes_at:
+                    break
+            elif self._has_stalled():
+                self._kill_group()
+                self._beat_at = time.monotonic()
         if not self._ready.is_set() and socket.poll(_GLANCE_MS):
             self._take(socket)  # its last words may be why it failed
+        if code is None:
+            self._kill_group()  # the engine has ended with its server; its children have not
+            self._engine, process = None, self._process
+            code = process.wait(5) if process is not None and not self._closing.is_set() else None
+        return code
 
     def _has_stalled(self) -> bool:
         """Whether the process takes too long to load, or has sent no heartbeat for too long."""

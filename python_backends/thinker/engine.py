@@ -31,9 +31,17 @@ from python_backends.thinker.options import ThinkerOptions, prepare_process
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
 from python_backends.thinker.rows import RowCollector
-from python_backends.thinker.vllm_core import VllmCore
+from python_backends.thinker.vllm_core import VllmCore, preload
 
-__all__ = ["MediaOptions", "MediaTensors", "ThinkerEngine", "ThinkerOptions", "ThinkerRequest", "ThinkerSink"]
+__all__ = [
+    "MediaOptions",
+    "MediaTensors",
+    "ThinkerEngine",
+    "ThinkerOptions",
+    "ThinkerRequest",
+    "ThinkerSink",
+    "preload",
+]
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +225,12 @@ class ThinkerEngine:
                     del core.streams[stream_id]
                 if reason in (None, "stop", "length"):
                     events.append(Step(stream, ids, reason, logprobs))
+                elif (shaped := stream.request.sampling.shaped_by) is not None:
+                    # vLLM picks among no ids at all when the grammar allows none, and then refuses what it picked.
+                    where = f"sampling.thinker.{shaped}"
+                    events.append(
+                        Failure(stream, InvalidRequest(where, "leads to where no text may follow, nor an end"))
+                    )
                 else:
                     events.append(Failure(stream, StageFailed(f"vLLM ended the request: {reason}")))
             if events:

@@ -41,15 +41,26 @@ log = logging.getLogger(__name__)
 _PLACE_IN_SOURCE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
+def preload(options: ThinkerOptions) -> None:
+    """Import what vLLM needs for this model, on no device and with no thread: a process may be forked afterwards."""
+    prepare_process(options)
+    from python_backends.thinker.torchvision_ops import declare_missing_ops
+
+    declare_missing_ops()
+    import vllm.engine.arg_utils
+    import vllm.model_executor.models.qwen3_omni_moe_thinker
+    import vllm.v1.engine.llm_engine
+
+    if options.device == "cpu":
+        import vllm.v1.worker.cpu_worker  # noqa: F401
+
+
 class VllmCore:
     """`add`, `abort`, `step` and `close` belong to the thread that built it; the others to any."""
 
     def __init__(self, options: ThinkerOptions, receive_rows: Callable[[str, np.ndarray, np.ndarray], None]) -> None:
         started = time.monotonic()
-        prepare_process(options)
-        from python_backends.thinker.torchvision_ops import declare_missing_ops
-
-        declare_missing_ops()
+        preload(options)
         from vllm.platforms import current_platform
 
         if options.device == "cpu":
@@ -60,7 +71,6 @@ class VllmCore:
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        log.info("vLLM is imported after %.1f s", time.monotonic() - started)
         if (options.device == "cuda") != current_platform.is_cuda():
             raise ValueError(f"device: {options.device}, but this vLLM runs on {current_platform.device_type}")
         config = _config(options.model)
@@ -167,11 +177,10 @@ class VllmCore:
                 if int(token_id) >= vocabulary:
                     reason = f"has the id {token_id}; this vocabulary has ids up to {vocabulary - 1}"
                     raise InvalidRequest(f"sampling.thinker.{name}", reason)
-        shaped = "response_format" if sampling.response_format is not None else "structured_outputs"
         checks: tuple[tuple[str, Any, Callable[[], None]], ...] = (
             ("bad_words", sampling.bad_words, lambda: params.clone().update_from_tokenizer(self._tokenizer)),
             (
-                shaped,
+                sampling.shaped_by or "",
                 params.structured_outputs,
                 lambda: params.verify(
                     config.model_config, config.speculative_config, config.structured_outputs_config, self._tokenizer
@@ -185,7 +194,7 @@ class VllmCore:
             try:
                 check()
             except self._refusals as error:
-                reason = _PLACE_IN_SOURCE.sub("", str(error))
+                reason = _PLACE_IN_SOURCE.sub("", str(error)).strip()
                 raise InvalidRequest(f"sampling.thinker.{name}", f"is not taken by vLLM: {reason}") from None
 
     def warm_up(self, most: int | None = None) -> None:

@@ -212,7 +212,7 @@ def test_tritons_own_counters_call_refusals_successes(played):
 def test_clients_that_do_not_read_harm_nobody_and_cost_one_answer_each(played):
     """Three clients send a request each and read nothing: their stages are free again, others do not wait."""
     frames, readers = 400, 3
-    triton_pid = parent_of(parent_of(played.status("thinker")["pid"]))
+    triton_pid = parent_of(parent_of(parent_of(played.status("thinker")["pid"])))
 
     async def run():
         clients = [triton.InferenceServerClient(played.url) for _ in range(readers)]

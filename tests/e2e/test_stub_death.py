@@ -29,7 +29,7 @@ SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["st
 
 def stub_of(server, model: str) -> int:
     """Process id of a model's stub, a child of the server that the script started."""
-    triton = parent_of(parent_of(server.status("thinker")["pid"]))
+    triton = parent_of(parent_of(parent_of(server.status("thinker")["pid"])))
     for path in Path(f"/proc/{triton}/task/").glob("*/children"):
         for pid in path.read_text().split():
             if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
@@ -112,7 +112,7 @@ def test_a_stub_and_its_engine_that_die_together_end_the_server(tiny_checkpoint,
             os.kill(stub, signal.SIGKILL)
 
         errors = ends_of_streams(server, breaks)
-        assert {error.code for error in errors} <= {"stage_failed", "shutting_down"}
+        assert {error.code for error in errors} <= {"stage_failed", "shutting_down"}, [str(e) for e in errors]
         ends_by_itself(server, engines, "a stub of talker_0_0 died")
 
 

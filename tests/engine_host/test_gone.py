@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +51,36 @@ def receiver(tmp_path_factory):
     context, directory = zmq.Context(), tmp_path_factory.mktemp("r")
     yield lambda: ChunkReceiver(context, f"ipc://{directory}/{uuid.uuid4().hex[:8]}")
     context.destroy(linger=0)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def another_than(calls: Replicas, pid: int) -> int:
+    """Wait for an engine that serves and is not `pid`; its process id."""
+    found: list[int] = []
+    wait_until(lambda: bool(found) or found.extend(one["pid"] for one in calls.status()), PATIENT_S, "an engine")
+    if found[0] != pid:
+        return found[0]
+    time.sleep(0.01)
+    return another_than(calls, pid)
+
+
+def test_a_killed_engine_is_forked_again_from_what_has_imported_its_libraries(engine):
+    calls, first = engine("thinker")
+    server = parent_of(first)
+    os.kill(first, signal.SIGKILL)
+    assert parent_of(another_than(calls, first)) == server
+
+
+def test_an_engine_ends_with_its_fork_server_and_both_are_started_again(engine):
+    calls, first = engine("thinker")
+    server = parent_of(first)
+    os.kill(server, signal.SIGKILL)
+    second = another_than(calls, first)
+    assert parent_of(second) != server
+    wait_until(lambda: not Path(f"/proc/{first}").exists(), PATIENT_S, "the engine has ended with its server")
 
 
 def counts(pid: int) -> tuple[int, int]:

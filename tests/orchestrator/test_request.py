@@ -129,6 +129,27 @@ def test_top_k_of_minus_one_keeps_all():
         ("thinker", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "JSON schema"),
         ("thinker", {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
         ("thinker", {"structured_outputs": {"rejex": "a"}}, "structured_outputs.rejex", "did you mean regex?"),
+        ("thinker", {"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not JSON"),
+        (
+            "thinker",
+            {"structured_outputs": {"json": {"items": {"$ref": "other.json"}}}},
+            "structured_outputs.json",
+            "#/",
+        ),
+        ("thinker", {"structured_outputs": {"json": '{"$ref": "file:///a"}'}}, "structured_outputs.json", "#/"),
+        (
+            "thinker",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"anyOf": [{"$ref": "http://a/b"}]}},
+                }
+            },
+            "response_format.json_schema.schema",
+            "#/",
+        ),
+        ("thinker", {"logit_bias": {"\u0665": 1}}, "logit_bias", "token ids"),
+        ("thinker", {"logit_bias": {"05": 1}}, "logit_bias", "token ids"),
         ("thinker", {"presence_penalties": 1}, "presence_penalties", "did you mean presence_penalty?"),
         ("talker", {"stop": "x"}, "stop", "unknown field"),
     ],
@@ -137,6 +158,13 @@ def test_sampling_fields_are_checked_by_name_and_range(stage, fields, path, word
     with pytest.raises(InvalidRequest) as caught:
         parse(sampling={stage: fields})
     assert caught.value.field == f"sampling.{stage}.{path}" and words in caught.value.reason
+
+
+def test_references_inside_a_schema_are_taken():
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "$ref": {"const": {"$ref": "data"}}}}
+    schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+    request = parse(sampling={"thinker": {"structured_outputs": {"json": schema}}})
+    assert request.thinker.constraint() == {"json": schema}
 
 
 def test_other_top_level_fields_are_checked():

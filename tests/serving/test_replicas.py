@@ -85,7 +85,8 @@ def test_a_stream_goes_to_the_least_loaded(engines, replicas):
 
 
 @pytest.mark.parametrize("leave_socket", [True, False], ids=["just now", "a while ago"])
-def test_a_dead_one_is_passed_over_until_it_is_back(engines, replicas, leave_socket):
+def test_a_dead_one_is_passed_over_until_it_is_back(engines, replicas, leave_socket, monkeypatch):
+    monkeypatch.setattr("python_backends.serving.replicas.CONNECT_TIMEOUT_S", 1.0)
     first, _ = engines("talker-0-1"), engines("talker-1-1")
     give(replicas, "a")
     first.die(leave_socket)
@@ -93,6 +94,16 @@ def test_a_dead_one_is_passed_over_until_it_is_back(engines, replicas, leave_soc
     first.path.unlink(missing_ok=True)
     engines("talker-0-2")
     assert give(replicas, "e") == ["talker-0-2"]
+
+
+def test_a_first_call_waits_for_an_engine_that_is_slow_to_accept(engines, replicas, tmp_path):
+    """As on a machine that is busy: the engine has its socket, and a connection takes more than a second."""
+    path = tmp_path / "talker-0-1.calls"
+    path.touch()
+    late = threading.Timer(1.5, engines("elsewhere").path.rename, [path])
+    late.start()
+    assert give(replicas, "a") == ["elsewhere"]
+    late.join()
 
 
 def test_the_model_is_ready_while_every_stage_has_a_living_replica(engines, tmp_path):

@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from python_backends.config.errors import StageFailed
-from python_backends.serving.supervisor import FOR_TRITON_ALONE, EngineLaunch, EngineSupervisor
+from python_backends.serving.supervisor import FOR_TRITON_ALONE, SHARED_MEMORY, EngineLaunch, EngineSupervisor
 from tests.server import PATIENT_S
 
 ENGINE = """#!{python}
@@ -25,6 +26,10 @@ while True:
     time.sleep(0.1)
 """
 LITTER = '{"hello": {"load_s": 0.0 * len(__import__("tempfile").mkdtemp(prefix=f"left-{os.getpid()}-"))}}'
+SHARED = (
+    '{"hello": {"load_s": 0.0 * sum(open(f"{place}", "w").write("") for place in (os.environ["TMPDIR"] + "/vllm_dist_" '
+    '+ config["model"], "/dev/shm/vllm_dist_" + config["model"] + "-tp:0-[0-1]-cpushm_0"))}}'
+)
 HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'
 
 
@@ -32,12 +37,12 @@ HELLO = '{"hello": {"load_s": 0.0, "pid": os.getpid()}}'
 def supervise(tmp_path):
     started = []
 
-    def start(hello=HELLO, directory=tmp_path, on_death=lambda instance: None):
+    def start(hello=HELLO, directory=tmp_path, on_death=lambda instance: None, model=""):
         engine = tmp_path / "engine"
         if hello is not None:
             engine.write_text(ENGINE.format(python=sys.executable, hello=hello))
             engine.chmod(0o755)
-        launch = EngineLaunch("talker", "talker-0", "", str(engine), Path.cwd(), directory, PATIENT_S, {}, {})
+        launch = EngineLaunch("talker", "talker-0", model, str(engine), Path.cwd(), directory, PATIENT_S, {}, {})
         started.append(EngineSupervisor(launch, on_death))
         started[-1].start()
         return started[-1]
@@ -97,6 +102,25 @@ def test_an_engine_leaves_its_temporary_files_to_its_supervisor(supervise, tmp_p
     assert not first.exists() and len(list(directory.iterdir())) == 1, "a restart begins with an empty one"
     supervisor.close()
     assert not directory.exists()
+
+
+def test_shared_memory_of_killed_workers_goes_with_their_engine(supervise):
+    """Operating, files left: vLLM's workers on a CPU share memory under the name of a `vllm_dist_` file in TMPDIR."""
+    name = uuid.uuid4().hex
+    shared = SHARED_MEMORY / f"vllm_dist_{name}-tp:0-[0-1]-cpushm_0"
+    of_another = SHARED_MEMORY / f"vllm_dist_{uuid.uuid4().hex}-tp:0-[0-1]-cpushm_0"
+    of_another.touch()
+    try:
+        supervisor = supervise(SHARED, model=name)
+        supervisor.wait_ready()
+        first = shared.stat().st_ino
+        os.kill(supervisor._process.pid, signal.SIGKILL)
+        until(lambda: supervisor.instance_epoch == "talker-0@2" and supervisor._ready.is_set())
+        assert shared.stat().st_ino != first
+        supervisor.close()
+        assert not shared.exists() and of_another.exists()
+    finally:
+        of_another.unlink()
 
 
 def test_waiting_ends_when_it_is_closed(supervise):

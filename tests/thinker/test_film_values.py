@@ -116,6 +116,51 @@ def test_even_film_without_times():
     np.testing.assert_allclose(times_of(got.frames), np.arange(10), atol=0.06)
 
 
+def test_avi_of_h264_with_b_frames():
+    """What FFmpeg says of presentation there is a guess: packets have an order alone."""
+    even = [at / 10 for at in range(100)]
+    file = io.BytesIO()
+    with av.open(file, mode="w", format="avi") as output:
+        video = output.add_stream("libx264", rate=10, options={"bf": "3"})
+        video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        for number, time in enumerate(even):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), round(15 + 18 * time), np.uint8), format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, 10)
+            output.mux(video.encode(frame))
+        output.mux(video.encode())
+    for fps in (1, 2):
+        got = decode_video(file.getvalue(), "f", Sampling(fps, None, False, POSITIONS), OPTIONS)
+        np.testing.assert_allclose(times_of(got.frames), np.arange(len(got.frames)) / got.fps, atol=0.16)
+        assert len(got.frames) == 10 * fps
+
+
+def test_avi_whose_frames_are_shown_on_has_their_time():
+    """Its empty packets say so."""
+    times = [0, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 41, 42]
+    file = io.BytesIO()
+    with av.open(file, mode="w", format="avi") as output:
+        video = output.add_stream("ffv1", rate=5)
+        video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        for at in times:
+            pixels = np.full((64, 64, 3), round(15 + 18 * at / 5), np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = at, Fraction(1, 5)
+            output.mux(video.encode(frame))
+        output.mux(video.encode())
+    got = decode_video(file.getvalue(), "f", Sampling(1, None, False, POSITIONS), OPTIONS)
+    np.testing.assert_allclose(times_of(got.frames), [0, 1, 2, 3, 4, 4, 6, 6], atol=0.06)
+
+
+def test_the_same_film_gives_the_same_frames_from_every_container():
+    """The frames' times are sums of fractions: a length of 4 s must not become 3.9999."""
+    even = [at / 10 for at in range(40)]
+    plans = [
+        decode_video(film(even, container, 10), "f", Sampling(None, 4, False, POSITIONS), OPTIONS).fps
+        for container in (*CONTAINERS, "flv")
+    ]
+    assert plans == [1.0] * 6
+
+
 # ---- upright ---------------------------------------------------------------------------------------------------------
 # FFmpeg's display matrix (a, b, c, d), a pixel at (x, y) shown at (a x + c y, b x + d y), and NumPy's word for it.
 TURNS = {

@@ -188,6 +188,22 @@ def test_what_vllm_would_refuse_is_refused_at_the_door(server, fields, field):
     assert server.answer(MESSAGES, max_tokens=2, ignore_eos=True).finish.reason == "length"
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"structured_outputs": {"grammar": "root ::= root"}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": 'root ::= "a" never\nnever ::= never'}}, "structured_outputs"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}}, "response_format"),
+    ],
+)
+def test_a_grammar_without_a_text_is_the_requests_fault(server, fields, field):
+    """It compiles; only when ids are picked is there none to pick."""
+    with pytest.raises(InvalidRequest) as error:
+        server.answer(MESSAGES, **fields)
+    assert error.value.field == f"sampling.thinker.{field}"
+    assert server.answer(MESSAGES, max_tokens=2, ignore_eos=True).finish.reason == "length"
+
+
 def test_chat_template_kwargs_are_those_that_the_template_reads(server):
     prompts = server.engine._core.prompts
     conversation = parse_messages(MESSAGES, server.engine._rules)

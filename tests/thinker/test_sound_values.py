@@ -206,3 +206,13 @@ def test_pictures_that_start_late_are_placed_in_the_sounds_time(container):
     np.testing.assert_allclose(seen.frames.mean(axis=(1, 2, 3)), [5, 5, 85, 165], atol=6)
     silent = decode_video(data, "f", Sampling(1, None, False, POSITIONS), OPTIONS)
     np.testing.assert_allclose(silent.frames.mean(axis=(1, 2, 3)), [5, 85, 165], atol=6)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF])
+def test_wav_whose_writer_did_not_come_back_to_tell_its_size(size):
+    """Growing files and those of a recorder that was stopped."""
+    tone = samples.tone(1.5)
+    data = bytearray(samples.wav(tone, subtype="PCM_16"))
+    at = data.index(b"data") + 4
+    data[4:8] = data[at : at + 4] = struct.pack("<I", size)
+    np.testing.assert_allclose(decode_audio(bytes(data), "f", OPTIONS), tone, atol=1e-4)

@@ -50,14 +50,16 @@ def decode_audio(data: bytes, field: str, options: MediaOptions) -> np.ndarray:
 
 
 def _sound_file(data: bytes):
-    """None for what soundfile cannot read: other formats, and FLAC from a pipe, which does not tell its length."""
+    """None for what soundfile cannot read: other formats, and files whose header does not tell their length, such as
+    FLAC from a pipe and WAV whose writer was stopped.
+    """
     import soundfile
 
     try:
         file = soundfile.SoundFile(io.BytesIO(data))
     except soundfile.SoundFileError:
         return None
-    if file.frames < _UNKNOWN_FRAMES:
+    if 0 < file.frames < _UNKNOWN_FRAMES:
         return file
     file.close()
     return None

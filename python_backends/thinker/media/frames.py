@@ -39,7 +39,7 @@ class Sampling:
         """
         unit = self.positions_per_second if self.with_sound else 1
         # Half a position is the finest step between two frames of a patch.
-        steps = TEMPORAL_PATCH * self.positions_per_second * seconds
+        steps = round(TEMPORAL_PATCH * self.positions_per_second * seconds, 6)
         if self.fps is not None:
             step = max(1, round(steps / seconds / self.fps / unit)) * unit
             wanted = int(steps / step + 1e-6)

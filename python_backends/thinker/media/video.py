@@ -30,8 +30,8 @@ class Video:
 class _Timeline:
     """When the frames of a film are shown. Headers are not asked: they are guesses, and growing files have none.
 
-    `times` float64 [n], ascending, on the container's clock; `stamped`: the file has them, else they come of a constant
-    rate. `seconds`: from the first one to the end of the last.
+    `times` float64 [n], ascending, on the container's clock; `stamped`: frames carry them, else the n-th shown has the
+    n-th. `seconds`: from the first one to the end of the last.
     """
 
     times: np.ndarray
@@ -103,7 +103,7 @@ def _timeline(data: bytes, field: str, options: MediaOptions, clock: Clock) -> t
     """Read from the packets: nothing is decoded. With it width and height, as the header tells them."""
     import av
 
-    times, ends, count = [], [], 0
+    times, ends, order, count = [], [], [], 0
     with open_container(data, field, "video") as container:
         stream = first_stream(container, "video", field)
         if stream is None:
@@ -111,12 +111,16 @@ def _timeline(data: bytes, field: str, options: MediaOptions, clock: Clock) -> t
         _check_seconds(container.duration / av.time_base if container.duration else 0.0, field, options)
         rate = float(stream.average_rate or stream.guessed_rate or 0) or 1.0
         size = stream.codec_context.width, stream.codec_context.height
+        # AVI has an order of packets alone: FFmpeg's times of presentation are guesses, wrong for H.264's B-frames.
+        timeless = container.format.name == "avi"
         try:
             for packet in container.demux(stream):
                 clock.check()
                 if not packet.size or packet.is_discard or packet.is_corrupt:
                     continue
                 count += 1
+                if packet.dts is not None:
+                    order.append(float(packet.dts * packet.time_base))
                 if packet.pts is not None:
                     times.append(float(packet.pts * packet.time_base))
                     ends.append(times[-1] + float((packet.duration or 0) * packet.time_base))
@@ -125,15 +129,18 @@ def _timeline(data: bytes, field: str, options: MediaOptions, clock: Clock) -> t
             pass
     if not count:
         raise InvalidRequest(field, "holds no frame")
-    if len(times) < count:
-        return _Timeline(np.arange(count) / rate, count / rate, False), size
+    stamped = len(times) == count and not timeless
+    if not stamped:
+        # Empty packets, which say that the last frame is shown on, have their place in the order too.
+        times = order if len(order) == count else (np.arange(count) / rate).tolist()
+        ends = [time + 1 / rate for time in times]
     shown = np.sort(np.array(times))
     span = float(shown[-1] - shown[0])
     # The last frame lasts as long as the others do on average, unless the file says how long.
     usual = span / (count - 1) if span else 1 / rate
     end = max(ends)
     seconds = float(end if end > shown[-1] else shown[-1] + usual) - float(shown[0])
-    return _Timeline(shown, seconds, True), size
+    return _Timeline(shown, seconds, stamped), size
 
 
 def _shown_at(
@@ -166,7 +173,7 @@ def _with_ends(data: bytes, timeline: _Timeline, field: str, clock: Clock):
     with open_container(data, field, "video") as container:
         for number, frame in enumerate(_decoded(container, field)):
             clock.check()
-            time = frame.time if timeline.stamped else number / max(1, len(timeline.times)) * timeline.seconds
+            time = frame.time if timeline.stamped else timeline.times[min(number, len(timeline.times) - 1)]
             if before is not None:
                 yield before, time if time is not None else -np.inf
             before = frame
