@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from typing import Any, Literal
@@ -142,12 +143,13 @@ class Transcripts:
         return text if expires_at >= time.time() else None
 
 
-def contract_request(body: ChatRequest, request_id: str, transcripts: Transcripts) -> tuple[dict, dict[str, str]]:
-    """The request for the server, and the client's names of the fields that the contract calls otherwise.
+def contract_request(body: ChatRequest, request_id: str, transcripts: Transcripts) -> tuple[str, dict[str, str]]:
+    """The JSON for the server, and the client's names of the fields that the contract calls otherwise.
 
     Raises ApiError.
     """
-    names = {"speaker": "audio.voice"}
+    names = {"request": "body", "speaker": "audio.voice"}
+    names |= {name: f"timeouts.{name}" for name in ("queue_s", "first_audio_s", "total_s")}
     if body.stream_options is not None and not body.stream:
         raise bad_field("stream_options", "is for streams: set stream")
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
@@ -167,7 +169,10 @@ def contract_request(body: ChatRequest, request_id: str, transcripts: Transcript
     )
     if body.chat_template_kwargs is not None:
         request["chat_template_kwargs"] = body.chat_template_kwargs
-    return request | {"request_id": request_id}, names
+    try:
+        return json.dumps(request | {"request_id": request_id}), names
+    except RecursionError:
+        raise bad_field("body", "is nested too deeply") from None
 
 
 def _sampling(body: ChatRequest, names: dict[str, str]) -> dict[str, dict]:

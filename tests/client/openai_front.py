@@ -26,6 +26,8 @@ class Front:
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=certificate) if certificate else None
 
+        self._clients: list[OpenAI] = []
+
     def __enter__(self) -> Front:
         self.process = subprocess.Popen(self._command, cwd=ROOT, env=os.environ, stderr=subprocess.PIPE, text=True)
         wait_until(self._listens, PATIENT_S, "the HTTP server answers")
@@ -39,6 +41,9 @@ class Front:
             return False
 
     def __exit__(self, *exc: object) -> None:
+        # asyncio waits half a minute for the answer to the end of a TLS connection, which these would never send.
+        for client in self._clients:
+            client.close()
         self.process.send_signal(signal.SIGTERM)
         said = self.process.communicate(timeout=PATIENT_S)[1]
         assert self.process.returncode in (0, -signal.SIGTERM) and "Traceback" not in said, said
@@ -49,7 +54,9 @@ class Front:
 
     def client(self, key: str = "none") -> OpenAI:
         http = DefaultHttpxClient(verify=self._tls) if self._tls else None
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=PATIENT_S, http_client=http)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=PATIENT_S, http_client=http)
+        self._clients.append(client)
+        return client
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
