@@ -194,9 +194,11 @@ class Orchestrator:
             streams = [stream for stream in streams if stream.stream_id in self._streams]
             if not streams:
                 return
-            payloads = [self._payload(name, stream, sinks.get(stream.stream_id)) for stream in streams]
             try:
+                payloads = [self._payload(name, stream, sinks.get(stream.stream_id)) for stream in streams]
                 replies = self._open_stage(name, payloads)
+                if len(replies) != len(streams):
+                    raise StageFailed(f"the {name} stage answered {len(replies)} of {len(streams)} streams")
             except OmniError as error:
                 replies = [error.detached()] * len(streams)
             except Exception as error:
@@ -206,6 +208,8 @@ class Orchestrator:
             for stream, reply in zip(asked, replies, strict=True):
                 if isinstance(reply, OmniError):
                     stream.tell(reply)
+                elif not isinstance(reply, dict) or not {"data", "instance"} <= reply.keys():
+                    stream.tell(StageFailed(f"the {name} stage did not say where its stream is"))
                 elif self._opened(stream, OpenStage(name, reply["data"], reply["instance"])):
                     sinks[stream.stream_id] = reply
                     streams.append(stream)
@@ -253,7 +257,10 @@ class Orchestrator:
             for chunk in self._gather():
                 by_stream.setdefault(chunk.stream_id, []).append(chunk)
             for notice in by_stream.pop(ALL_STREAMS, []):
-                self._take_notice(notice)
+                try:
+                    self._take_notice(notice)
+                except Exception:  # every stream depends on this thread
+                    log.exception("a notice of %s was dropped", notice.source)
             for stream_id, chunks in by_stream.items():
                 if (stream := self._streams.get(stream_id)) is not None:
                     stream.tell_chunks(chunks)  # otherwise it ended; what was under way may still arrive
@@ -306,7 +313,9 @@ class Orchestrator:
         return len(self._streams)
 
     def close(self) -> None:
-        """End all streams with an error and stop."""
+        """End all streams with an error and stop. A request that comes now or later is refused."""
+        with self._lock:
+            self._drains = True
         self._tell_all(ShuttingDown("the server is shutting down"))
         self._tasks.close()
         self._stop.set()

@@ -401,6 +401,53 @@ def test_a_stage_that_cannot_be_asked_fails_the_streams_and_frees_the_others(orc
     assert stages.aborted("code2wav") and stages.aborted("talker")
 
 
+@pytest.mark.parametrize(
+    "wrong", [[], [{}], [{"data": "ipc://x"}], [None], [None] * 2], ids=["none", "empty", "half", "null", "more"]
+)
+def test_a_stage_that_answers_an_opening_wrongly_fails_that_request_and_not_the_next(stages, tmp_path, wrong):
+    """The thread that opens streams lives on, or each later request would wait for ever."""
+    answers = [wrong]
+
+    def open_stage(name, payloads):
+        return answers.pop() if name == "thinker" and answers else stages.open(name, payloads)
+
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/wrong", open_stage, ChunkSchedule(4, 25))
+    try:
+        assert ask(orchestrator).wait().code == "stage_failed"
+        assert stages.aborted("code2wav") and stages.aborted("talker")
+        stages.opened.clear()
+        responder = ask(orchestrator, stages, modalities=["text"])
+        stages.finish("thinker", 0, "text", text="Yes")
+        assert responder.wait()["finish_reason"] == "stop"
+        assert ask(orchestrator, stages) is not None
+    finally:
+        orchestrator.close()
+
+
+def test_a_notice_that_says_nothing_is_dropped_and_what_follows_arrives(orchestrator, stages):
+    responder = ask(orchestrator, stages, modalities=["text"])
+    stages.sender.send(stages.payload("thinker")["reply"], [Chunk("*", "thinker", 0, "abort", True)])
+    stages.finish("thinker", 0, "text", text="Yes")
+    assert responder.wait()["finish_reason"] == "stop"
+
+
+def test_a_request_after_close_is_refused(stages, tmp_path):
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/closed", stages.open, ChunkSchedule(4, 25))
+    orchestrator.close()
+    assert ask(orchestrator).wait().code == "shutting_down"
+
+
+def test_a_request_that_cannot_be_started_is_answered_all_the_same(stages, tmp_path):
+    def refusal():
+        raise OSError("too many open files")
+
+    orchestrator = Orchestrator(f"ipc://{tmp_path}/odd", stages.open, ChunkSchedule(4, 25), refusal=refusal)
+    try:
+        assert isinstance(ask(orchestrator).wait(), OmniError)
+    finally:
+        orchestrator.close()
+
+
 def test_what_arrives_together_leaves_as_one_response(orchestrator, stages):
     responder = ask(orchestrator, stages)
     name = {name: payload["stream_id"] for name, payload in stages.opened}["thinker"]
