@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import openai
 import pytest
 
+from client.openai_schema import ChatRequest
 from client.openai_server import parse
 from tests.client.openai_front import Front
 from tests.client.test_openai import HELLO
+from tests.server import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +99,12 @@ def test_bad_options_are_one_line(options, said, capsys):
         parse(options)
     error = capsys.readouterr().err
     assert ended.value.code == 2 and said in error and error.count("\n") == 1
+
+
+def test_the_document_lists_options_and_fields():
+    """docs/openai.md names every option, and every field that can be honoured."""
+    text = (ROOT / "docs/openai.md").read_text(encoding="utf-8")
+    options = {f"--{name.replace('_', '-')}" for name in vars(parse([])) if name != "keys"}
+    fields = {name for name, field in ChatRequest.model_fields.items() if field.annotation is not type(None)}
+    assert not [name for name in options if f"`{name}`" not in text]
+    assert not [name for name in fields if not re.search(rf"`{name}[`.]", text)]
