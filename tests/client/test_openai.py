@@ -236,16 +236,16 @@ def test_the_benchmarks_driver_reads_both_shapes(front, shape):
     assert shape == "audio" or all(record.first_text is not None for record in records)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/openai.md"])
-def test_the_documents_example_runs(front, document, tmp_path):
+@pytest.mark.parametrize(("document", "files"), [("README.md", []), ("docs/openai.md", ["hello.wav"])])
+def test_the_documents_example_runs(front, document, files, tmp_path):
     (block,) = re.findall(
         r"```python\n([^`]*from openai [^`]*)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL
     )
     program = block.replace("http://127.0.0.1:8091", front.url)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
-    (speech,) = tmp_path.iterdir()
-    assert decoded(speech.read_bytes(), speech.suffix[1:]).size
+    assert [path.name for path in tmp_path.iterdir()] == files
+    assert all(decoded((tmp_path / name).read_bytes(), "wav").size for name in files)
 
 
 def test_what_is_there(front, server):
