@@ -236,8 +236,8 @@ def test_the_benchmarks_driver_reads_both_shapes(front, shape):
     assert shape == "audio" or all(record.first_text is not None for record in records)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/openai.md"])
-def test_the_documents_example_runs(front, document, tmp_path):
+@pytest.mark.parametrize(("document", "files"), [("README.md", []), ("docs/openai.md", ["hello.wav"])])
+def test_the_documents_example_runs(front, document, files, tmp_path):
     (block,) = re.findall(
         r"```python\n([^`]*from openai [^`]*)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL
     )
