@@ -19,7 +19,7 @@ OF_THE_SERVER = ("--batch-timeout", "--init-timeout", "--init-sleep-seconds", "-
 MAX_SEED = 2**63 - 1
 
 
-class _Parser(argparse.ArgumentParser):
+class LineParser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None, program: str) -> tuple[argparse.Namespace,
 
 def make_parser(program: str) -> argparse.ArgumentParser:
     """The parser of the runner's options under the name `program`."""
-    parser = _Parser(
+    parser = LineParser(
         prog=program,
         description="Ask a server one prompt or many, write texts and speech to files, and sum up.",
         epilog="Exit status: 0 all well, 1 some failed, 2 wrong options, 124 batch time-out, 130 interrupted.",
@@ -59,13 +59,13 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     add("--prompt", "-p", help="text to ask (default: the kind's own question)")
     add("--txt-prompts", metavar="FILE", help="one prompt a line, UTF-8; blank lines are skipped; only with text")
     several = "copies of the query (default: 1); with --txt-prompts the first N (default: all; more are cycled)"
-    add("--num-prompts", type=_number(int), metavar="N", help=several)
-    add("--num-frames", type=_number(int), default=16, metavar="N", help="frames taken from a video (default: 16)")
-    add("--sampling-rate", type=_number(int), metavar="HZ", help="resample the audio files here (default: as they are)")
+    add("--num-prompts", type=number(int), metavar="N", help=several)
+    add("--num-frames", type=number(int), default=16, metavar="N", help="frames taken from a video (default: 16)")
+    add("--sampling-rate", type=number(int), metavar="HZ", help="resample the audio files here (default: as they are)")
     add("--modalities", type=_modalities, default="text,audio", help="text, audio or both (default: text,audio)")
-    add("--max-in-flight", type=_number(int), default=1, metavar="N", help="requests at once (default: 1)")
-    add("--request-timeout-s", type=_number(float), metavar="S", help="a request that takes longer has failed")
-    add("--batch-timeout-s", type=_number(float), metavar="S", help="end after that long, with status 124")
+    add("--max-in-flight", type=number(int), default=1, metavar="N", help="requests at once (default: 1)")
+    add("--request-timeout-s", type=number(float), metavar="S", help="a request that takes longer has failed")
+    add("--batch-timeout-s", type=number(float), metavar="S", help="end after that long, with status 124")
     add("--stream-audio-to-disk", action="store_true", help="write speech as it comes, not when the request has ended")
     add("--output-dir", default="output_audio_async_chunk", metavar="DIR", help="(default: output_audio_async_chunk)")
     add("--output-wav", dest="output_dir", action=_OldName, metavar="DIR", help="old name of --output-dir")
@@ -77,10 +77,10 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         add(f"--{stage}", action="append", default=[], type=_setting, metavar="KEY=VALUE", help=said)
     said = "runner: the published runner's sampling parameters; server: the server's own (default: runner)"
     add("--sampling", choices=("runner", "server"), default="runner", metavar="WHOSE", help=said)
-    add("--url", type=_address, default="127.0.0.1:8001", metavar="HOST:PORT", help="(default: 127.0.0.1:8001)")
+    add("--url", type=address, default="127.0.0.1:8001", metavar="HOST:PORT", help="(default: 127.0.0.1:8001)")
     add("--wait", action="store_true", help="wait until the server is ready")
     said = "how long --wait waits (default: 300)"
-    add("--stage-init-timeout", type=_number(float), default=300.0, metavar="S", help=said)
+    add("--stage-init-timeout", type=number(float), default=300.0, metavar="S", help=said)
     add("--log-stats", action="store_true", help="timings and usage of each request's stages")
     add("--play", action="store_const", const=True, help="play the speech as it comes")
     add("--json", metavar="FILE", help="write the summary there; the file must not exist")
@@ -104,7 +104,7 @@ class _OfTheServer(argparse.Action):
         print(f"{name} has no effect here: it belongs to the server, see scripts/serve.sh --help", file=sys.stderr)
 
 
-def _number(kind: Callable[[str], float]) -> Callable[[str], float]:
+def number(kind: Callable[[str], float]) -> Callable[[str], float]:
     def parsed(text: str) -> float:
         try:
             value = kind(text)
@@ -137,7 +137,7 @@ def _setting(text: str) -> tuple[str, object]:
         return key, value
 
 
-def _address(text: str) -> str:
+def address(text: str) -> str:
     if not re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:/\s\[\]]+):\d{1,5}", text):
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001, got {text!r}")
     return text

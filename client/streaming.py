@@ -214,6 +214,19 @@ class OmniClient:
         """What the server can do: modalities, voices, limits, versions."""
         return (await self.ask({"describe": True})).summary
 
+    async def check_ready(self, timeout_s: float = 5.0) -> None:
+        """Return if every stage can serve now. Raises OmniClientError: the model's readiness lags behind a stage's."""
+        tensor = triton.InferInput("request", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b'{"op": "status"}'], dtype=np.object_))
+        try:
+            # Of what is being loaded or unloaded a description would be answered, or waited for, all the same.
+            if not await self._client.is_model_ready(self._model, client_timeout=timeout_s):
+                raise OmniClientError("shutting_down", "the model is not ready")
+            for stage in (await self.ask({"describe": True}, deadline_s=timeout_s)).summary["stages"]:
+                await self._client.infer(stage, [tensor], client_timeout=timeout_s)
+        except InferenceServerException as error:
+            raise _client_error(error.message()) from error
+
     async def ask(self, request: dict | str, media: RawMedia | None = None, deadline_s: float | None = None) -> Answer:
         """As `stream`, with the whole answer collected."""
         answer, audio = Answer(), []

@@ -11,6 +11,7 @@ import numpy as np
 from client.streaming import SAMPLE_RATE
 
 _HEADER_BYTES = 44
+_UNKNOWN = 0xFFFFFFFF
 
 
 class WavWriter:
@@ -29,7 +30,7 @@ class WavWriter:
         part = path.with_name(path.name + ".part")
         self._file = part.open("xb", buffering=0)
         try:
-            self._put(_header(0))
+            self._put(wav_header(0))
             part.rename(path)
         except BaseException:
             self._file.close()
@@ -48,7 +49,7 @@ class WavWriter:
         self._file.seek(_HEADER_BYTES + 2 * self.samples)
         self._put(samples.astype("<i2").tobytes())
         self._file.seek(0)
-        self._put(_header(self.samples + samples.size))
+        self._put(wav_header(self.samples + samples.size))
         self.samples += samples.size
 
     def close(self) -> None:
@@ -64,8 +65,8 @@ class WavWriter:
             view = view[self._file.write(view) :]
 
 
-def _header(samples: int) -> bytes:
-    size, rate = 2 * samples, SAMPLE_RATE
-    return struct.pack(
-        "<4sI8sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVEfmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size
-    )
+def wav_header(samples: int | None) -> bytes:
+    """Of a file with so many samples; None: of a stream, whose length nobody knows yet."""
+    rate = SAMPLE_RATE
+    size, riff = (_UNKNOWN, _UNKNOWN) if samples is None else (2 * samples, 36 + 2 * samples)
+    return struct.pack("<4sI8sIHHIIHH4sI", b"RIFF", riff, b"WAVEfmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size)

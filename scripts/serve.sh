@@ -9,6 +9,7 @@
 #   --grpc-port N            8001; the only one that streams
 #   --http-port N            8000
 #   --metrics-port N         8002
+#   --openai-port N          serve OpenAI's HTTP API there too (python -m client.openai_server has more options)
 #   --mps                    engines that share a GPU run on it side by side, through CUDA's Multi-Process Service
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,7 +17,7 @@ source "$ROOT/scripts/mps.sh"
 source "$ROOT/scripts/runtime_dir.sh"
 
 ORIGINAL=("$@")
-MODEL='' MPS='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002
+MODEL='' MPS='' DEPLOY='' HOST=0.0.0.0 GRPC_PORT=8001 HTTP_PORT=8000 METRICS_PORT=8002 OPENAI_PORT=''
 while (($#)); do
     case $1 in
     --model) MODEL=$(value_of "$@") ;;
@@ -25,6 +26,7 @@ while (($#)); do
     --grpc-port) GRPC_PORT=$(value_of "$@") ;;
     --http-port) HTTP_PORT=$(value_of "$@") ;;
     --metrics-port) METRICS_PORT=$(value_of "$@") ;;
+    --openai-port) OPENAI_PORT=$(value_of "$@") ;;
     --mps) MPS=yes; shift; continue ;;
     -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     --) shift; break ;;
@@ -35,7 +37,8 @@ done
 
 # Prints the host as Triton's gRPC endpoint wants it and as the others do: names are resolved, IPv6 is marked.
 check_listening() {
-    "$STUB_ENV/bin/python" - "$HOST" "gRPC=$GRPC_PORT" "HTTP=$HTTP_PORT" "metrics=$METRICS_PORT" <<'PY'
+    "$STUB_ENV/bin/python" - "$HOST" "gRPC=$GRPC_PORT" "HTTP=$HTTP_PORT" "metrics=$METRICS_PORT" \
+        ${OPENAI_PORT:+"openai=$OPENAI_PORT"} <<'PY'
 import socket
 import sys
 
@@ -102,6 +105,11 @@ session_of() {
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
     read -ra fields <<<"${stat##*) }"
     printf '%s' "${fields[3]}"
+}
+
+all_run() {
+    local process
+    for process in "$@"; do kill -0 "$process" 2>/dev/null || return 1; done
 }
 
 clean_up() {
@@ -187,12 +195,22 @@ say "serving $OMNI_MODEL on gRPC port $GRPC_PORT"
 # death signal ends the server when this script is killed.
 PATH=$STUB_ENV/bin:$PATH setsid setpriv --pdeathsig TERM "$TRITON" "${ARGUMENTS[@]}" &
 SERVER=$!
+BOTH=("$SERVER")
+if [[ -n $OPENAI_PORT ]]; then
+    NAMES=(qwen3_omni)
+    [[ -d $MODEL ]] || NAMES+=("$MODEL")
+    setsid setpriv --pdeathsig TERM "$ENGINE_PYTHON" -m client.openai_server --url "$GRPC_HOST:$GRPC_PORT" \
+        --host "$GRPC_HOST" --port "$OPENAI_PORT" --served-model-name "${NAMES[@]}" &
+    BOTH+=("$!")
+fi
 STOPPING=''
-trap 'STOPPING=yes; kill -TERM "$SERVER" 2>/dev/null || true' INT TERM
+trap 'STOPPING=yes; kill -TERM "${BOTH[@]}" 2>/dev/null || true' INT TERM
 # wait also returns when a signal arrives, long before the server has ended.
-while kill -0 "$SERVER" 2>/dev/null && [[ -z $STOPPING ]]; do
-    wait "$SERVER" || true
+while all_run "${BOTH[@]}" && [[ -z $STOPPING ]]; do
+    wait -n "${BOTH[@]}" || true
 done
+# When one ends by itself, so does the other.
+[[ -n $STOPPING ]] || kill -TERM "${BOTH[@]}" 2>/dev/null || true
 # Triton 2.51 waits for connections that say nothing, after its exit timeout, and was seen to wait for ever.
 for ((tenths = 0; tenths < 10 * KILL_S; tenths++)); do
     kill -0 "$SERVER" 2>/dev/null || break
@@ -201,6 +219,8 @@ done
 kill -KILL "$SERVER" 2>/dev/null && say "the server did not end within $KILL_S s and was killed"
 CODE=0
 wait "$SERVER" || CODE=$?
+# The ends of the last answers are still on their way through it.
+[[ ${#BOTH[@]} == 1 ]] || timeout 5 tail --pid="${BOTH[1]}" -s 0.1 -f /dev/null || true
 # Of python_backends/serving/lost_start.py: the server had itself killed, as it would never have become ready.
 if [[ -e $OMNI_RUNTIME_DIR/start.lost && -z $STOPPING && ${OMNI_STARTS:-1} -lt 3 ]]; then
     say "Triton lost a model that had started: starting again"

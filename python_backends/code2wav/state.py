@@ -55,7 +55,3 @@ class StreamState:
         """All pools, in the order in which the model visits them."""
         blocks = tuple(pool for block in self.blocks for pool in (block.up, *block.units))
         return (*self.attention, *self.depthwise, self.entry, *blocks, self.final)
-
-    def bytes_per_stream(self) -> int:
-        """Device memory that one stream's state takes."""
-        return sum(pool[0].numel() * pool.element_size() for pool in self.pools())

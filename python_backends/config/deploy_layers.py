@@ -52,6 +52,8 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> dict:
         body = yaml.load(path.read_text("utf-8"), OnceLoader)  # a safe loader; stubs have no locale
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DeployError(f"{path}: {error}") from None
+    except RecursionError:
+        raise DeployError(f"{path}: is nested too deeply") from None
     if not isinstance(body, dict):
         raise DeployError(f"{path}: must be a mapping")
     body = flattened(body, _KEYS_OF_STAGES)

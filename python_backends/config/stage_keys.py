@@ -161,7 +161,7 @@ def parse_stage(values: Any, where: str) -> StageKeys:
     if not isinstance(values, dict):
         raise SchemaError(where, f"must be a mapping with the keys of a stage, got {values!r}")
     stage_id = values.get("stage_id")
-    if isinstance(stage_id, bool) or stage_id not in STAGE_KEYS:
+    if type(stage_id) is not int or stage_id not in STAGE_KEYS:
         raise SchemaError(f"{where}.stage_id", f"must be 0 (Thinker), 1 (Talker) or 2 (Code2Wav), got {stage_id!r}")
     known, also = keys_of(STAGE_KEYS[stage_id]), vllm_engine_args() | UNREAD_BY_STAGES
 

@@ -13,8 +13,7 @@ import numpy as np
 from python_backends.config.errors import OmniError, StageFailed
 from python_backends.config.multimodal import MultimodalPrompt
 from python_backends.config.stage import Finish
-from python_backends.thinker.detokenizer import Detokenizer
-from python_backends.thinker.logprobs import entries_of
+from python_backends.thinker.detokenizer import Detokenizer, entries_of
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
 from python_backends.thinker.stop_strings import Output, StopStrings
 

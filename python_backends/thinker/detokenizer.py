@@ -1,13 +1,16 @@
-"""Text from ids as they come, equal to decoding all of them at once."""
+"""Text from ids as they come, equal to decoding all at once; and their log probabilities as clients get them."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+# JSON has no infinity.
+LOWEST = -9999.0
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -71,3 +74,23 @@ class Detokenizer:
         maximal invalid part of a UTF-8 sequence by one U+FFFD.
         """
         return self._decoder.decode(b"".join(self.token_bytes[token_id] for token_id in ids), last)
+
+
+def entries_of(logprobs: list[dict[int, Any]], ids: list[int], token_bytes: TokenBytes) -> list[dict]:
+    """One object for each id: `token_id`, `token`, `bytes`, `logprob`, and `top_logprobs`, the likeliest ids.
+
+    `logprobs`: vLLM's for each id, which hold the id itself and beside it those asked for, with their ranks. They are
+    the model's own, before penalties and temperature.
+    """
+    found = []
+    for token_id, of_id in zip(ids, logprobs, strict=False):
+        ranked = sorted(of_id.items(), key=lambda item: item[1].rank)
+        top = [_entry(one, value, token_bytes) for one, value in ranked]
+        found.append(_entry(token_id, of_id[token_id], token_bytes) | {"top_logprobs": top})
+    return found
+
+
+def _entry(token_id: int, value: Any, token_bytes: TokenBytes) -> dict:
+    raw = token_bytes[token_id]
+    text = raw.decode("utf-8", errors="replace")
+    return {"token_id": token_id, "token": text, "bytes": list(raw), "logprob": max(float(value.logprob), LOWEST)}

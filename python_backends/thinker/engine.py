@@ -15,6 +15,7 @@ import queue
 import sys
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from python_backends.thinker.delivery import Delivery, Failure, Prompt, Step, St
 from python_backends.thinker.detokenizer import Detokenizer
 from python_backends.thinker.media.loader import check_refs
 from python_backends.thinker.media.options import MediaOptions
-from python_backends.thinker.media_support import with_usable_media
-from python_backends.thinker.messages import MEDIA_KINDS, PromptRules, parse_messages
-from python_backends.thinker.options import ThinkerOptions, prepare_process
+from python_backends.thinker.media.refs import MEDIA_KINDS
+from python_backends.thinker.messages import PromptRules, parse_messages
+from python_backends.thinker.options import ThinkerOptions
 from python_backends.thinker.preparation import Preparation
 from python_backends.thinker.request import ThinkerRequest, ThinkerSink
 from python_backends.thinker.rows import RowCollector
 from python_backends.thinker.vllm_core import VllmCore, preload
+from python_backends.thinker.vllm_patches.media_support import usable_media
 
 __all__ = [
     "MediaOptions",
@@ -192,8 +194,10 @@ class ThinkerEngine:
 
     def _run(self, started: Future[VllmCore]) -> None:
         try:
-            prepare_process(self._options)
-            self._options = with_usable_media(self._options)
+            preload(self._options)
+            media = self._options.media
+            assert not isinstance(media, dict)  # the options have read it
+            self._options = replace(self._options, media=usable_media(media))
             core = VllmCore(self._options, self._rows.receive)
             if self._options.device == "cuda":
                 core.warm_up()

@@ -10,30 +10,12 @@ from typing import Any
 
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.media.refs import MEDIA_KINDS, MediaRef
 
 ROLES = ("system", "developer", "user", "assistant")
 LONGEST_NAME = 64
-MEDIA_KINDS = ("audio", "image", "video")
 # Text that fills a context has 2 to 6 characters a token; only runs of one character reach more than this.
 CHARS_PER_TOKEN = 16
-
-
-@dataclass(frozen=True)
-class MediaRef:
-    """One audio, image or video that a message names.
-
-    `field`: where it stands, such as `messages[0].content[1].image_url.url`. `source`: a web or data URL or a path;
-    None when the content is raw tensor number `tensor` of its kind. `fps`, `num_frames`: how frames are sampled from a
-    video. `use_audio`: the video's sound track is heard too.
-    """
-
-    kind: str
-    field: str
-    source: str | None = None
-    tensor: int | None = None
-    fps: float | None = None
-    num_frames: int | None = None
-    use_audio: bool = False
 
 
 @dataclass(frozen=True)

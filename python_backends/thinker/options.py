@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from python_backends.thinker.media.options import MediaOptions, media_options
-from python_backends.thinker.messages import MEDIA_KINDS
+from python_backends.thinker.media.refs import MEDIA_KINDS
 
 CPU_MAX_MODEL_LEN = 4096
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -118,9 +118,9 @@ def vllm_engine_args(options: ThinkerOptions, known: set[str], config: dict[str,
     if options.media is not None:
         if args.get("worker_extension_cls"):
             raise ValueError("engine_args.worker_extension_cls: must be empty where media are taken")
-        args["worker_extension_cls"] = "python_backends.thinker.film_sound_worker.FilmSoundWorker"
+        args["worker_extension_cls"] = "python_backends.thinker.vllm_patches.film_sound_worker.FilmSoundWorker"
     if options.device == "cpu":
-        args.setdefault("worker_cls", "python_backends.thinker.cpu_worker.SeededCpuWorker")
+        args.setdefault("worker_cls", "python_backends.thinker.vllm_patches.cpu_worker.SeededCpuWorker")
     if captures(options, config):
         name = {"cpu": "cpu_worker.CaptureCpuWorker", "cuda": "gpu_worker.CaptureGpuWorker"}[options.device]
         capture = {"layer": accept_hidden_layer(config), "async_output": options.async_output}

@@ -22,7 +22,7 @@ from python_backends.thinker.delivery import Stream
 from python_backends.thinker.detokenizer import TokenBytes
 from python_backends.thinker.film_sound import MediaIds
 from python_backends.thinker.media.loader import LoadedMedia
-from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
+from python_backends.thinker.media.refs import MEDIA_KINDS, MediaRef
 from python_backends.thinker.multimodal import MediaPrompt, build
 from python_backends.thinker.options import (
     ThinkerOptions,
@@ -33,7 +33,7 @@ from python_backends.thinker.options import (
     vllm_engine_args,
 )
 from python_backends.thinker.prompt import PromptBuilder
-from python_backends.thinker.tokenizer_loads import OneTokenizer
+from python_backends.thinker.vllm_patches.tokenizer_loads import OneTokenizer
 from python_backends.thinker.warmup import prompts_of, warm_up_rows
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,6 @@ _PLACE_IN_SOURCE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 def preload(options: ThinkerOptions) -> None:
     """Import what vLLM needs for this model, on no device and with no thread: a process may be forked afterwards."""
     prepare_process(options)
-    from python_backends.thinker.torchvision_ops import declare_missing_ops
-
-    declare_missing_ops()
     import vllm.engine.arg_utils
     import vllm.model_executor.models.qwen3_omni_moe_thinker
     import vllm.v1.engine.llm_engine
@@ -56,11 +53,12 @@ def preload(options: ThinkerOptions) -> None:
 
 
 class VllmCore:
-    """`add`, `abort`, `step` and `close` belong to the thread that built it; the others to any."""
+    """To be built after `preload`. `add`, `abort`, `step` and `close` belong to the thread that built it; the others to
+    any.
+    """
 
     def __init__(self, options: ThinkerOptions, receive_rows: Callable[[str, np.ndarray, np.ndarray], None]) -> None:
         started = time.monotonic()
-        preload(options)
         from vllm.platforms import current_platform
 
         if options.device == "cpu":

@@ -17,7 +17,7 @@ from python_backends.thinker.media.loader import LoadedMedia
 from python_backends.thinker.options import ThinkerOptions
 from python_backends.thinker.request import ThinkerRequest
 from python_backends.thinker.rows import RowCollector
-from python_backends.thinker.vllm_core import VllmCore
+from python_backends.thinker.vllm_core import VllmCore, preload
 
 AUDIO_TOKENS_PER_SECOND = 13
 SAMPLE_RATE = 16000
@@ -37,6 +37,7 @@ class Bench:
     def __post_init__(self) -> None:
         begin = time.perf_counter()
         self.collector = RowCollector()
+        preload(self.options)
         self.core = VllmCore(self.options, self.collector.receive)
         self.started_s = time.perf_counter() - begin
 

@@ -234,6 +234,8 @@ def test_impossible_combinations_are_refused(on, settings, message):
         ({"base_config": "moon"}, "no such file, and no profile of that name; profiles: cpu, one_gpu"),
         ("async_chunk: [", "deploy.yaml"),
         ("max_in_flight: 3\nmax_in_flight: 4", "max_in_flight: is given twice"),
+        ("stages: [{stage_id: [0]}]", "stages\\[0\\].stage_id: must be 0"),
+        ("stages: " + "[" * 5000, "is nested too deeply"),
         ("- 1", "must be a mapping"),
     ],
 )  # fmt: skip

@@ -5,8 +5,8 @@ import sys
 
 from scripts.count_lines import ROOT, code_lines, counts
 
-PRODUCT_BUDGET = 11_750  # code lines of python_backends and client
-SCRIPTS_BUDGET = 3_950  # lines of Python and bash
+PRODUCT_BUDGET = 12_420  # code lines of python_backends and client
+SCRIPTS_BUDGET = 3_970  # lines of Python and bash
 
 
 def test_what_is_no_code_does_not_count():

@@ -87,6 +87,8 @@ def refused(tmp_path, *options):
         (["--mps"], "--mps needs nvidia-cuda-mps-control"),
         (["--grpc-port", "70000"], "--grpc-port is '70000'"),
         (["--grpc-port", "61234", "--http-port", "61234"], "--grpc-port is 61234, which another port has too"),
+        (["--openai-port", "70000"], "--openai-port is '70000'"),
+        (["--grpc-port", "61234", "--openai-port", "61234"], "--grpc-port is 61234, which another port has too"),
     ],
 )
 def test_serve_refuses(options, sentence, tmp_path):
@@ -231,9 +233,9 @@ def test_a_finished_environment_serves_another_user(tmp_path):
 class BareServer:
     """serve.sh with a tritonserver that loads no model: up in a moment."""
 
-    def __init__(self, model, tmp_path, before=frozenset(), host="127.0.0.1", url="127.0.0.1"):
+    def __init__(self, model, tmp_path, before=frozenset(), host="127.0.0.1", url="127.0.0.1", options=()):
         self.ports, self.url = free_ports(), url
-        command = [SCRIPTS / "serve.sh", "--model", model, "--host", host, *port_options(self.ports)]
+        command = [SCRIPTS / "serve.sh", "--model", model, "--host", host, *port_options(self.ports), *options]
         command += ["--", "--model-control-mode", "explicit"]
         self.process = subprocess.Popen(
             [str(word) for word in command],
@@ -272,6 +274,20 @@ def test_an_end_that_nobody_asked_for_is_a_failure(tiny_checkpoint, tmp_path):
     os.kill(tritonserver, signal.SIGTERM)
     assert server.process.wait(PATIENT_S) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ends", ["serve.sh", "tritonserver", "python"])
+def test_openais_api_starts_and_stops_with_the_server(ends, tiny_checkpoint, tmp_path):
+    """`--openai-port`: whichever of the three ends, all do, and nothing stays; only an end of the script is orderly."""
+    port = free_port()
+    server = BareServer(tiny_checkpoint, tmp_path, options=("--openai-port", port))
+    wait_until(lambda: answers(f"127.0.0.1:{port}/v1/models"), PATIENT_S, "OpenAI's API answers")
+    # The server is bare: no model that could serve.
+    assert not answers(f"127.0.0.1:{port}/health")
+    named = {name_of(pid): pid for pid in server.processes()} | {"serve.sh": server.process.pid}
+    os.kill(named[ends], signal.SIGTERM)
+    assert server.process.wait(PATIENT_S) == (0 if ends == "serve.sh" else 1)
+    assert not server.processes() and not list(tmp_path.iterdir())
 
 
 def name_of(pid):

@@ -9,10 +9,8 @@ import pytest
 
 from python_backends.config.sampling import ThinkerSampling
 from python_backends.thinker.engine import MediaTensors, ThinkerEngine, ThinkerOptions, ThinkerRequest
-from python_backends.thinker.torchvision_ops import declare_missing_ops
 from tests.thinker.recorder import Answer, Recorder
 
-declare_missing_ops()
 _numbers = itertools.count()
 NO_MEDIA = MediaTensors()
 

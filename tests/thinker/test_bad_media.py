@@ -15,7 +15,8 @@ import pytest
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.engine import MediaOptions, MediaTensors
 from python_backends.thinker.media.loader import check_refs, load
-from python_backends.thinker.messages import MediaRef, PromptRules, parse_messages
+from python_backends.thinker.media.refs import MediaRef
+from python_backends.thinker.messages import PromptRules, parse_messages
 from tests.thinker import samples
 
 OPTIONS = MediaOptions()
@@ -140,7 +141,7 @@ import resource
 from python_backends.config.errors import InvalidRequest
 from python_backends.thinker.media.loader import MediaTensors, load
 from python_backends.thinker.media.options import MediaOptions
-from python_backends.thinker.messages import MediaRef
+from python_backends.thinker.media.refs import MediaRef
 from tests.thinker import samples, test_bad_media as bad
 files = [("image", bad.png_bomb(30000)), ("image", bad.text_bomb()), ("audio", bad.long_silence(10))]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

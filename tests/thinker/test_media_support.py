@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import vllm
 
-from python_backends.thinker.media_support import with_usable_media
-from python_backends.thinker.options import ThinkerOptions
+from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.vllm_patches.media_support import usable_media
 
 
 @pytest.mark.parametrize(
@@ -15,10 +15,9 @@ from python_backends.thinker.options import ThinkerOptions
 )
 def test_only_a_vllm_that_places_media_right_gets_them(monkeypatch, version, usable):
     monkeypatch.setattr(vllm, "__version__", version)
-    options = ThinkerOptions(model="x")
-    assert (with_usable_media(options).media is not None) == usable
-    assert with_usable_media(ThinkerOptions(model="x", media=None)).media is None
+    assert (usable_media(MediaOptions()) is not None) == usable
+    assert usable_media(None) is None
 
 
 def test_the_installed_vllm_takes_media():
-    assert with_usable_media(ThinkerOptions(model="x")).media is not None
+    assert usable_media(MediaOptions()) is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from python_backends.thinker.tokenizer_loads import OneTokenizer
+from python_backends.thinker.vllm_patches.tokenizer_loads import OneTokenizer
 
 
 def test_a_tokenizer_is_read_once_and_copied_by_reference_for_a_while(tiny_checkpoint: Path):

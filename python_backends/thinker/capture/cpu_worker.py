@@ -1,7 +1,7 @@
 from typing import Any
 
 from python_backends.thinker.capture.worker import CaptureWorker
-from python_backends.thinker.cpu_worker import SeededCpuWorker
+from python_backends.thinker.vllm_patches.cpu_worker import SeededCpuWorker
 
 
 class CaptureCpuWorker(CaptureWorker, SeededCpuWorker):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from python_backends.thinker.capture.plan import CapturePlan
 from python_backends.thinker.capture.taker import RowTaker
 from python_backends.thinker.capture.transport import RowSender
-from python_backends.thinker.tokenizer_loads import OneTokenizer
+from python_backends.thinker.vllm_patches.tokenizer_loads import OneTokenizer
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from python_backends.thinker.media.audio import check_samples, decode_audio, sam
 from python_backends.thinker.media.frames import Sampling
 from python_backends.thinker.media.image import check_pixels, decode_image, image_from_tensor
 from python_backends.thinker.media.options import MediaOptions
+from python_backends.thinker.media.refs import MEDIA_KINDS, MediaRef
 from python_backends.thinker.media.sources import read_source
 from python_backends.thinker.media.video import Video, check_frames, decode_video, video_from_tensor
-from python_backends.thinker.messages import MEDIA_KINDS, MediaRef
 
 
 @dataclass

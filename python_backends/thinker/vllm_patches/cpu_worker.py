@@ -1,4 +1,7 @@
-"""vLLM's CPU worker, for requests that bring a seed and whose prompt takes more than one step."""
+"""vLLM's CPU worker, for requests that bring a seed and whose prompt takes more than one step.
+
+Around: vLLM 0.32. No longer needed when a seeded request with a prompt longer than a step outlives vLLM's own worker.
+"""
 
 from __future__ import annotations
 
