@@ -71,3 +71,25 @@ def test_a_server_that_ends_by_itself_refuses_what_comes_and_lets_run_what_runs(
     stages.finish("thinker", 0, "text", text="Yes")
     assert running.wait()["finish_reason"] == "stop"
     orchestrator.close()
+
+
+def test_requests_that_come_while_it_closes_are_all_answered(stages, tmp_path):
+    orchestrator = limited(stages, tmp_path, max_in_flight=4, max_queued=1000)
+    asked, closing = [], threading.Event()
+
+    def asks():
+        while True:
+            asked.append(responder := ask(orchestrator, modalities=["text"]))
+            if closing.is_set() and responder.done.is_set():
+                return
+
+    threads = [threading.Thread(target=asks) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    stages.wait_opened(4)
+    closing.set()
+    orchestrator.close()
+    for thread in threads:
+        thread.join()
+    assert {responder.wait().code for responder in asked} <= {"shutting_down", "overloaded"}
+    assert all(responder.ends == 1 for responder in asked) and len(orchestrator) == 0
