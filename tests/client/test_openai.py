@@ -245,7 +245,7 @@ def test_the_documents_example_runs(front, document, files, tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
     speech = list(tmp_path.iterdir())
-    assert len(speech) == files
+    assert [file.name for file in speech] == files
     assert all(decoded(file.read_bytes(), file.suffix[1:]).size for file in speech)
 
 
