@@ -1,5 +1,6 @@
 """The orchestrator's limits: what waits, what is refused, what time ends, what a shutdown does."""
 
+import threading
 import time
 
 import pytest
