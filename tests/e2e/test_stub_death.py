@@ -51,7 +51,7 @@ def ends_of_streams(server, breaks, more=()) -> list[OmniClientError]:
     async def run():
         async with Running(server.url) as running:
             tasks = running.start(ENDLESS, ENDLESS)
-            await until(lambda: server.status("code2wav")["open"] == 2)
+            await until(lambda: server.status("thinker")["open"] == 2)  # the last to be opened
             breaks()
             for one in more:
                 await one(running)
