@@ -40,7 +40,7 @@ _DRAIN_GRACE_S = 0.5
 def _json_object(raw: bytes) -> dict:
     try:
         payload = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest("request", f"is no JSON: {error}") from error
     if not isinstance(payload, dict):
         raise InvalidRequest("request", "is no JSON object")
