@@ -32,6 +32,16 @@ processes_of() {
 # What the names of a server's shared memory begin with.
 shm_prefix() { printf 'omni_%s_' "${1##*.}"; }
 
+# Remove runtime directory $1 and its server's shared memory: Triton's, and that of vLLM's workers on a CPU, whose names
+# begin with that of a file in their engine's TMPDIR.
+remove_runtime_dir() {
+    local file
+    for file in "$1"/*/vllm_dist_*; do
+        rm -f /dev/shm/"${file##*/}"-*
+    done
+    rm -rf "$1" /dev/shm/"$(shm_prefix "$1")"*
+}
+
 # Remove what this user's servers left in TMPDIR that were killed: sockets, and the temporary files of their engines.
 remove_dead_runtime_dirs() {
     local directory
@@ -41,7 +51,7 @@ remove_dead_runtime_dirs() {
             # Held until it is removed: new_runtime_dir looks again once it has the lock.
             { exec 8<"$directory"; } 2>/dev/null && flock --nonblock 8 || exit 0
             [[ -z $(processes_of "$directory") ]] || exit 0
-            rm -rf "$directory" /dev/shm/"$(shm_prefix "$directory")"*
+            remove_runtime_dir "$directory"
         )
     done
 }

@@ -121,7 +121,7 @@ clean_up() {
             kill -KILL "$process" 2>/dev/null || true
     done
     [[ -z ${CUDA_MPS_STARTED:-} ]] || stop_mps
-    rm -rf "$OMNI_RUNTIME_DIR" /dev/shm/"$SHM_PREFIX"*
+    remove_runtime_dir "$OMNI_RUNTIME_DIR"
 }
 
 # A path that Triton can put into its stubs' command line: $1, or a link to it from the runtime directory.

@@ -36,8 +36,8 @@ class HostConfig:
 
     `control` is the stub's address for hello and heartbeats; `calls` and `data` are the addresses to bind for its calls
     and for chunks; `options` the fields of the stage's own options dataclass; `env` variables to set before anything
-    touches the device; `devices` the indices of its devices, on which engines load one after another; `report` a
-    descriptor of the fork server's.
+    touches the device; `devices` the indices of its devices, on which engines load one after another; `report` and
+    `triton` are for the fork server.
     """
 
     stage: str
@@ -51,6 +51,7 @@ class HostConfig:
     memory_fraction: float | None = None
     devices: list[str] = field(default_factory=list)
     report: int = -1
+    triton: int | None = None
 
 
 def _watch_parent(config: HostConfig) -> None:

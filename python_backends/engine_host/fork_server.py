@@ -8,6 +8,7 @@ initialised it, and a lock that another thread held stays locked.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -15,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +24,7 @@ from typing import NoReturn
 log = logging.getLogger("engine_host")
 _AFRESH = "ENGINE_HOST_LINE"
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.25
 _CUDA_NOT_INITIALIZED = 3
 
 
@@ -29,7 +32,8 @@ def serve(preload: Callable[[dict], None], run: Callable[[dict], int]) -> int:
     """Fork a process that ends with the code of `run(config)` for each line of standard input, one after another.
 
     A line is a JSON object; its `report` is the descriptor on which `{"pid"}` and later `{"code"}` are written, a line
-    each. The end of standard input is the end. `preload(config)` imports what the first line's engine needs.
+    each. The end of standard input is the end, which the death of the stub is too: then the tritonserver of process id
+    `triton` is ended as well if no stub is left to do that. `preload(config)` imports what the first engine needs.
     """
     if (own_line := os.environ.pop(_AFRESH, None)) is not None:
         return run(json.loads(own_line))
@@ -50,11 +54,37 @@ def serve(preload: Callable[[dict], None], run: Callable[[dict], int]) -> int:
         _, status = os.waitpid(pid, 0)
         _report(config, {"code": os.waitstatus_to_exitcode(status)})
         line = sys.stdin.buffer.readline()
+        if not line and config.get("triton"):
+            _end_if_deserted(config["triton"])
     return 0
 
 
 def _report(config: dict, message: dict) -> None:
-    os.write(config["report"], json.dumps(message).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # the end of standard input tells the same
+        os.write(config["report"], json.dumps(message).encode() + b"\n")
+
+
+def _end_if_deserted(triton: int) -> None:
+    """Kill tritonserver when none of its stubs runs. One that runs takes care of what the death of another asks for; a
+    server that has lost all of them at once would keep its clients waiting, and say that it is ready."""
+    while os.path.exists(f"/proc/{triton}"):
+        stubs: list[str] = []
+        for task in Path(f"/proc/{triton}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                stubs += task.read_text().split()
+        if not any(map(_runs, stubs)):
+            log.critical("every stub has died, and Triton brings none back: the server ends")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(triton, signal.SIGKILL)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _is_alone() -> bool:

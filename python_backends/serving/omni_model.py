@@ -30,6 +30,7 @@ from python_backends.serving.server_end import (
     announce,
     server_process,
     take_the_server_down,
+    take_the_server_down_after_its_answers,
     withdraw,
 )
 from python_backends.serving.start import deploy_config_of, report_failed_start, wait_for_stages
@@ -124,7 +125,7 @@ class OmniModel:
         self._orchestrator.drain()
         while len(self._orchestrator) and not self._ending.wait(0.1):
             pass
-        take_the_server_down("the runtime directory was removed")
+        take_the_server_down_after_its_answers("the runtime directory was removed")
 
     def execute(self, requests: list) -> None:
         for request in requests:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _TRITON = os.getppid()
 _POLL_S = 0.25
 ANSWERS, STAGE = ".alive", ".stage"  # kinds of stubs: what the names of their words end in
-# Between the end of the last stage's stub and the kill: the last responses leave tritonserver.
+# Between the end of the last request and the kill: the last responses leave tritonserver.
 _FLUSH_S = 0.5
 _STAGES_END_S = 15.0
 
@@ -34,6 +34,12 @@ def take_the_server_down(reason: str) -> None:
     """End a tritonserver that can serve nobody, and that would wait, for ever perhaps, if it were told to stop."""
     log.critical("%s: the server ends", reason)
     _signal(signal.SIGKILL)
+
+
+def take_the_server_down_after_its_answers(reason: str) -> None:
+    """The same once all requests have ended: the last responses, which say why they have, leave tritonserver first."""
+    time.sleep(_FLUSH_S)
+    take_the_server_down(reason)
 
 
 def server_process() -> int:
@@ -66,8 +72,9 @@ class EndOfServer:
         deadline = time.monotonic() + _STAGES_END_S
         while _siblings() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        time.sleep(_FLUSH_S)
-        take_the_server_down("all requests have ended, and the server did not end because somebody asked for it")
+        take_the_server_down_after_its_answers(
+            "all requests have ended, and the server did not end because somebody asked for it"
+        )
 
 
 def _siblings() -> list[int]:

@@ -22,7 +22,15 @@ from python_backends.connectors.chunk import Chunk
 from python_backends.connectors.runtime_dir import opener_key, remove_runtime_dir_if_empty, runtime_dir
 from python_backends.connectors.zmq_link import ChunkSender
 from python_backends.serving.replicas import Replicas, answer_of
-from python_backends.serving.server_end import ANSWERS, STAGE, StubWatch, announce, take_down_after_death, withdraw
+from python_backends.serving.server_end import (
+    ANSWERS,
+    STAGE,
+    StubWatch,
+    announce,
+    server_process,
+    take_down_after_death,
+    withdraw,
+)
 from python_backends.serving.start import deploy_config_of, has_failed, report_failed_start
 from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 from python_backends.serving.triton_io import (
@@ -40,7 +48,7 @@ _DRAIN_GRACE_S = 0.5
 def _json_object(raw: bytes) -> dict:
     try:
         payload = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest("request", f"is no JSON: {error}") from error
     if not isinstance(payload, dict):
         raise InvalidRequest("request", "is no JSON object")
@@ -97,6 +105,7 @@ class StageModel:
                 env=replicas[number].env,
                 memory_fraction=replicas[number].memory_fraction,
                 devices=replicas[number].devices,
+                triton=server_process(),
             )
             self._supervisors.append(EngineSupervisor(launch, self._engine_died))
             self._supervisors[-1].start()

@@ -35,7 +35,8 @@ class EngineLaunch:
 
     `instance` names the replica, such as talker-1. `python` is the interpreter with torch (and vLLM for the Thinker);
     `root` the directory with `python_backends`. `init_timeout_s` bounds its loading, at every start,
-    without the time in which it waits for another engine on one of its `devices` to load.
+    without the time in which it waits for another engine on one of its `devices` to load. `triton`: the process id of
+    the server that the engine's fork server ends when all stubs have died.
     """
 
     stage: str
@@ -49,6 +50,7 @@ class EngineLaunch:
     env: dict[str, str]
     memory_fraction: float | None = None
     devices: tuple[str, ...] = ()
+    triton: int | None = None
 
 
 class EngineSupervisor:
@@ -240,6 +242,7 @@ class EngineSupervisor:
             "memory_fraction": launch.memory_fraction,
             "devices": launch.devices,
             "report": self._report_to,
+            "triton": launch.triton,
         }
         try:
             process.stdin.write(json.dumps(config).encode() + b"\n")

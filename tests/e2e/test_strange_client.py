@@ -99,7 +99,9 @@ def test_with_the_secret_the_same_call_opens_a_slot_that_is_freed_when_its_opene
     wait_until(lambda: served.status("talker")["open"] == 0, PATIENT_S, "the slot is free")
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"7", b"{" * 5000, b'{"op": "abort", "stream_id": "a"}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"[]", b"7", b"{" * 5000, b"[" * 100_000, b'{"op": "abort", "stream_id": "a"}']
+)
 def test_any_other_call_of_a_strange_client_is_refused_in_words(served, body):
     with pytest.raises(InferenceServerException, match=r"\[invalid_request\] request"):
         call(served, "talker", body)

@@ -25,6 +25,7 @@ from tests.e2e.test_profiles_rules import (
 from tests.server import PATIENT_S, STAGES, wait_until
 
 SINGLE = PROFILE | {"stages": [{**stage, "replicas": 1} for stage in PROFILE["stages"]]}
+STREAMS = 4  # as many as PROFILE takes
 
 
 def stub_of(server, model: str) -> int:
@@ -46,12 +47,12 @@ def gone(processes: list[int]) -> bool:
 
 
 def ends_of_streams(server, breaks, more=()) -> list[OmniClientError]:
-    """Errors of two endless streams during which `breaks()` is called; `more`: coroutines to await after that."""
+    """Errors of STREAMS endless streams during which `breaks()` is called; `more`: coroutines to await after that."""
 
     async def run():
         async with Running(server.url) as running:
-            tasks = running.start(ENDLESS, ENDLESS)
-            await until(lambda: server.status("thinker")["open"] == 2)  # the last to be opened
+            tasks = running.start(*[ENDLESS] * STREAMS)
+            await until(lambda: server.status("thinker")["open"] == STREAMS)  # the last to be opened
             breaks()
             for one in more:
                 await one(running)
@@ -88,7 +89,7 @@ def test_a_killed_stub_of_the_answering_model_ends_the_server(tiny_checkpoint, t
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
         engines, stub = engines_of(server), stub_of(server, "qwen3_omni")
         errors = ends_of_streams(server, lambda: os.kill(stub, signal.SIGKILL))
-        assert [error.code for error in errors] == ["disconnected"] * 2
+        assert [error.code for error in errors] == ["disconnected"] * STREAMS
         ends_by_itself(server, engines, "a stub of qwen3_omni_0_0 died")
 
 
@@ -97,7 +98,7 @@ def test_a_killed_stub_ends_its_streams_and_then_the_server(tiny_checkpoint, tmp
         engines, stub = engines_of(server), stub_of(server, "code2wav")
         more = (is_not_ready, new_requests_are_told)
         errors = ends_of_streams(server, lambda: os.kill(stub, signal.SIGKILL), more)
-        assert [error.code for error in errors] == ["stage_failed"] * 2
+        assert [error.code for error in errors] == ["stage_failed"] * STREAMS
         ends_by_itself(server, engines, "a stub of code2wav died")
 
 
@@ -116,12 +117,22 @@ def test_a_stub_and_its_engine_that_die_together_end_the_server(tiny_checkpoint,
         ends_by_itself(server, engines, "a stub of talker_0_0 died")
 
 
+def test_stubs_that_all_die_at_once_end_the_server(tiny_checkpoint, tmp_path):
+    """Operating, a dead stage stub: no stub is left to end the server, and the engines' fork servers do."""
+    with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
+        engines = engines_of(server)
+        stubs = [stub_of(server, model) for model in ("qwen3_omni", *STAGES)]
+        errors = ends_of_streams(server, lambda: [os.kill(stub, signal.SIGKILL) for stub in stubs])
+        assert [error.code for error in errors] == ["disconnected"] * STREAMS
+        ends_by_itself(server, engines, "every stub has died")
+
+
 def test_a_runtime_directory_that_is_removed_ends_the_server(tiny_checkpoint, tmp_path):
     """Operating, runtime directory removed under a running server: what runs goes on for the drain time, and the server
-    ends for its supervisor."""
+    ends for its supervisor, not before each stream has been told why."""
     with played_server(tiny_checkpoint, tmp_path, SINGLE) as server:
         engines = engines_of(server)
         runtime_dir = environment_of(engines[0])["OMNI_RUNTIME_DIR"]
         errors = ends_of_streams(server, lambda: shutil.rmtree(runtime_dir))
-        assert [error.code for error in errors] == ["shutting_down"] * 2
+        assert [error.code for error in errors] == ["shutting_down"] * STREAMS
         ends_by_itself(server, engines, "the runtime directory was removed: the server ends")

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 
 import pytest
@@ -369,11 +370,23 @@ def test_the_next_start_removes_what_killed_servers_left_and_nothing_else(tiny_c
 
 
 def test_what_a_killed_script_left_can_be_removed_once_its_server_has_ended(tiny_checkpoint, tmp_path):
+    """Operating, files left: also what vLLM's workers on a CPU shared, where no supervisor is left."""
     server = BareServer(tiny_checkpoint, tmp_path)
     server.process.kill()
     server.process.wait(PATIENT_S)
     wait_until(lambda: not server.processes(), PATIENT_S, "the server has ended")
     assert server.runtime_dir.is_dir()
-    script = f"source {SCRIPTS}/runtime_dir.sh; remove_dead_runtime_dirs"
-    assert run("bash", "-euc", script, TMPDIR=str(tmp_path)).returncode == 0
-    assert not list(tmp_path.iterdir())
+    names = [f"vllm_dist_{uuid.uuid4().hex}" for _ in range(2)]
+    shared, of_another = (Path(f"/dev/shm/{name}-tp:0-[0-1]-cpushm_0") for name in names)
+    (server.runtime_dir / "thinker-0").mkdir()
+    (server.runtime_dir / "thinker-0" / names[0]).touch()
+    shared.touch()
+    of_another.touch()
+    try:
+        script = f"source {SCRIPTS}/runtime_dir.sh; remove_dead_runtime_dirs"
+        assert run("bash", "-euc", script, TMPDIR=str(tmp_path)).returncode == 0
+        assert not list(tmp_path.iterdir())
+        assert not shared.exists() and of_another.exists()
+    finally:
+        shared.unlink(missing_ok=True)
+        of_another.unlink()

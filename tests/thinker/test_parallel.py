@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,22 @@ from tests.thinker.test_media import MAX_TOKENS, case, check
 KV_CACHE_BYTES = 1 << 26
 
 
+@pytest.fixture
+def leaves_no_memory(servers, monkeypatch):
+    """vLLM's workers on a CPU leave shared memory under the name of a file in TMPDIR, which a supervisor removes."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield
+        servers.close()
+        names = [file.name for file in Path(directory).glob("vllm_dist_*")]
+        assert names
+        for name in names:
+            for shared in Path("/dev/shm").glob(f"{name}-*"):
+                shared.unlink()
+
+
 @pytest.mark.parametrize("kind", ["tensor", "pipeline"])
-def test_two_workers_answer_as_transformers_does(servers, oracle, tiny_checkpoint: Path, kind):
+def test_two_workers_answer_as_transformers_does(servers, leaves_no_memory, oracle, tiny_checkpoint, kind):
     """Of two tensor-parallel ranks the first sends the rows; of two pipeline stages the one that has the layer."""
     engine_args = {
         f"{kind}_parallel_size": 2,

@@ -34,4 +34,4 @@ server=$!
 trap 'pkill -TERM -P $server || kill -TERM $server' TERM INT
 while kill -0 $server 2>/dev/null; do wait $server || true; done
 [[ ${MPS:-off} != on ]] || stop_mps
-rm -rf "$OMNI_RUNTIME_DIR"
+remove_runtime_dir "$OMNI_RUNTIME_DIR"
