@@ -206,7 +206,6 @@ def run_engine(config: HostConfig) -> int:
         config.control,
         config.calls,
         {
-            "open": lambda payload: open_one(payload),
             "open_all": lambda payload: {"answers": [answer(open_one, stream) for stream in payload["streams"]]},
             "abort": lambda payload: abort(payload["stream_id"]),
             "describe": lambda payload: stage.describe(),

@@ -114,17 +114,17 @@ class Orchestrator:
             responder.error(OmniError(f"{type(error).__name__}: {error}").detached())
 
     def _start(self, stream: Stream) -> None:
+        # Under the lock to its end: what `close` finds here runs, and is told.
         with self._lock:
             if self._drains:
                 raise ShuttingDown("the server is shutting down")
             self._streams[stream.stream_id] = stream  # before it is admitted: a notice to all must reach it
-        try:
-            self._admission.offer(stream)
-        except OmniError:
-            with self._lock:
+            try:
+                self._admission.offer(stream)
+            except OmniError:
                 del self._streams[stream.stream_id]
-            raise
-        self._tasks.start(stream.task, self._serve(stream))
+                raise
+            self._tasks.start(stream.task, self._serve(stream))
 
     # ---- one request, as a task -------------------------------------------------------------------------------------
     def _serve(self, stream: Stream) -> Generator[Wait, None, None]:

@@ -52,7 +52,7 @@ def ends_of_streams(server, breaks, more=()) -> list[OmniClientError]:
     async def run():
         async with Running(server.url) as running:
             tasks = running.start(*[ENDLESS] * STREAMS)
-            await until(lambda: server.status("code2wav")["open"] == STREAMS)
+            await until(lambda: server.status("thinker")["open"] == STREAMS)  # the last to be opened
             breaks()
             for one in more:
                 await one(running)

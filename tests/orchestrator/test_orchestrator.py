@@ -5,126 +5,17 @@ import json
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import zmq
 
 from python_backends.config.errors import InvalidRequest, OmniError, Overloaded
 from python_backends.config.stage import ChunkSchedule
 from python_backends.connectors.chunk import Chunk
-from python_backends.connectors.zmq_link import ChunkReceiver, ChunkSender
 from python_backends.orchestrator.limits import Limits
 from python_backends.orchestrator.orchestrator import Orchestrator
+from tests.orchestrator.stages import RecordingResponder, ask
 from tests.server import PATIENT_S, wait_until
-
-
-@dataclass
-class RecordingResponder:
-    deltas: list = field(default_factory=list)
-    chunks: list = field(default_factory=list)
-    result: dict | OmniError | None = None
-    gone: bool = False
-    done: threading.Event = field(default_factory=threading.Event)
-    ends: int = 0
-    responses: int = 0
-
-    def send(self, text, audio, summary=None):
-        self.responses += 1
-        if text:
-            self.deltas.append(text)
-        if audio is not None:
-            self.chunks.append(audio.copy())
-        if summary is not None:
-            self.result, self.ends = summary, self.ends + 1
-            self.done.set()
-
-    def error(self, error):
-        self.result, self.ends = error, self.ends + 1
-        self.done.set()
-
-    def cancelled(self):
-        return self.gone
-
-    def wait(self):
-        assert self.done.wait(PATIENT_S), "the stream did not end"
-        return self.result
-
-
-class PlayedStages:
-    """Three stages that open what they are asked, note it, and send what the test says."""
-
-    def __init__(self, directory):
-        self.context = zmq.Context()
-        self.inboxes = {
-            name: ChunkReceiver(self.context, f"ipc://{directory}/{name}") for name in ("thinker", "talker", "code2wav")
-        }
-        self.sender = ChunkSender(self.context)
-        self.opened, self.calls, self.refuse = [], [], {}
-        self.may_open, self.broken = threading.Event(), set()
-        self.may_open.set()
-
-    def open(self, name, payloads):
-        self.may_open.wait(PATIENT_S)
-        self.calls.append((name, len(payloads)))
-        if name in self.broken:
-            raise OmniError("not running", "stage_failed")
-        self.opened += [(name, payload) for payload in payloads]
-        reply = {"data": self.inboxes[name].address, "instance": f"{name}@1"} | (
-            {"rows": 99} if name == "talker" else {}
-        )
-        return [self.refuse.get(name, reply)] * len(payloads)
-
-    def wait_opened(self, calls):
-        wait_until(lambda: len(self.opened) >= calls, 5, f"{calls} streams are opened")
-
-    def payload(self, name):
-        return next(payload for opened, payload in self.opened if opened == name)
-
-    def send(self, name, seq, kind, **fields):
-        payload = self.payload(name)
-        self.sender.send(payload["reply"], [Chunk(payload["stream_id"], name, seq, kind, **fields)])
-
-    def finish(self, name, seq, kind, **meta):
-        meta = {"reason": "stop", "usage": {"n": 1}} | meta
-        tensors = {"audio": np.empty(0, np.float32)} if kind == "audio" else {}
-        self.send(name, seq, kind, finished=True, meta=meta, tensors=tensors)
-
-    def aborted(self, name):
-        chunks = self.inboxes[name].receive(2000)
-        return [chunk.kind for chunk in chunks] == ["abort"]
-
-    def quiet(self, name):
-        return self.inboxes[name].receive(0) == []
-
-    def close(self):
-        self.context.destroy(linger=0)
-
-
-@pytest.fixture
-def stages(tmp_path):
-    stages = PlayedStages(tmp_path)
-    yield stages
-    stages.close()
-
-
-@pytest.fixture
-def orchestrator(stages, tmp_path):
-    orchestrator = Orchestrator(f"ipc://{tmp_path}/bls", stages.open, ChunkSchedule(4, 25))
-    yield orchestrator
-    orchestrator.close()
-    assert len(orchestrator) == 0
-
-
-def ask(orchestrator, stages=None, **fields):
-    """Submit a request; with `stages`, return once it is open on all it needs."""
-    responder = RecordingResponder()
-    opened = len(stages.opened) if stages else 0
-    orchestrator.submit(json.dumps({"messages": [{"role": "user", "content": "Hi"}]} | fields), responder)
-    if stages:
-        stages.wait_opened(opened + (1 if fields.get("modalities") == ["text"] else 3))
-    return responder
 
 
 def test_text_and_audio_are_merged_and_summed_up(orchestrator, stages):
@@ -483,65 +374,3 @@ def test_a_client_that_takes_its_time_holds_up_no_other(orchestrator, stages):
     gate.set()
     stages.finish("thinker", 1, "text", text="b")
     assert all(other.wait() for other, _ in others) and slow.wait() and "".join(slow.deltas) == "ab"
-
-
-def limited(stages, tmp_path, **limits):
-    return Orchestrator(f"ipc://{tmp_path}/limited", stages.open, ChunkSchedule(4, 25), limits=Limits(**limits))
-
-
-def test_a_request_beyond_the_limits_waits_and_the_next_is_refused(stages, tmp_path):
-    orchestrator = limited(stages, tmp_path, max_in_flight=1, max_queued=1)
-    first = ask(orchestrator, stages, modalities=["text"])
-    waiting = ask(orchestrator, modalities=["text"])
-    refused = ask(orchestrator, modalities=["text"]).wait()
-    assert refused.code == "overloaded" and "; retry_after_s=" in str(refused)
-    assert len(stages.opened) == 1 and not waiting.done.is_set()
-    stages.finish("thinker", 0, "text", text="Yes")
-    first.wait()
-    stages.wait_opened(2)
-    orchestrator.close()
-
-
-@pytest.mark.parametrize("limit", ["queue_s", "first_audio_s", "total_s"])
-def test_a_time_limit_ends_its_stream_and_frees_its_stages(stages, tmp_path, limit):
-    orchestrator = limited(stages, tmp_path, max_in_flight=1 if limit == "queue_s" else 2)
-    ask(orchestrator, stages)
-    late = ask(
-        orchestrator, None if limit == "queue_s" else stages, timeouts={limit: 0.05 if limit == "queue_s" else 2.0}
-    )
-    assert late.wait().code == "timeout" and limit in str(late.result)
-    if limit != "queue_s":
-        assert all(stages.aborted(name) for name in stages.inboxes)
-    orchestrator.close()
-
-
-def test_at_shutdown_what_waits_is_refused_and_what_runs_has_a_little_time(stages, tmp_path):
-    orchestrator = limited(stages, tmp_path, max_in_flight=1, drain_s=2.0)
-    running = ask(orchestrator, stages, modalities=["text"])
-    waiting = ask(orchestrator, modalities=["text"])
-    started = time.monotonic()
-    reply = stages.payload("thinker")["reply"]
-    stages.sender.send(reply, [Chunk("*", "thinker", 0, "abort", True, meta={"stopping": True})])
-    assert waiting.wait().code == "shutting_down" and not running.done.is_set()
-    assert running.wait().code == "shutting_down" and time.monotonic() - started >= 2.0
-    assert stages.aborted("thinker")
-    orchestrator.close()
-
-
-def test_full_payload_mode_tells_the_thinker_to_hold_its_ids(stages, tmp_path):
-    orchestrator = Orchestrator(f"ipc://{tmp_path}/whole", stages.open, ChunkSchedule(4, 0))
-    ask(orchestrator, stages)
-    assert stages.payload("thinker")["hold_ids"] is True
-    assert stages.payload("talker")["schedule"]["steady"] == 0
-    orchestrator.close()
-
-
-def test_a_server_that_ends_by_itself_refuses_what_comes_and_lets_run_what_runs(stages, tmp_path):
-    """Operating, runtime directory removed under a running server: clients are told, what runs has a little time."""
-    orchestrator = limited(stages, tmp_path, drain_s=3600)
-    running = ask(orchestrator, stages, modalities=["text"])
-    orchestrator.drain()
-    assert ask(orchestrator, modalities=["text"]).wait().code == "shutting_down"
-    stages.finish("thinker", 0, "text", text="Yes")
-    assert running.wait()["finish_reason"] == "stop"
-    orchestrator.close()

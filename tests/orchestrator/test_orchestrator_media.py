@@ -10,7 +10,7 @@ import pytest
 from python_backends.config.stage import ChunkSchedule
 from python_backends.orchestrator import request as requests
 from python_backends.orchestrator.orchestrator import Orchestrator
-from tests.orchestrator.test_orchestrator import PlayedStages, RecordingResponder
+from tests.orchestrator.stages import PlayedStages, RecordingResponder
 from tests.server import wait_until
 
 BODY = json.dumps({"messages": [{"role": "user", "content": [{"type": "image", "tensor": 0}]}]})

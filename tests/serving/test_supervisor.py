@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from python_backends.config.errors import StageFailed
+from python_backends.serving import supervisor as supervisor_module
 from python_backends.serving.supervisor import FOR_TRITON_ALONE, SHARED_MEMORY, EngineLaunch, EngineSupervisor
 from tests.server import PATIENT_S
 
@@ -156,3 +157,14 @@ def test_an_error_while_it_serves_restarts_it(supervise):
     os.kill(supervisor._process.pid, signal.SIGKILL)
     until(lambda: supervisor.instance_epoch != "talker-0@1" and supervisor._ready.is_set())
     assert deaths == ["talker-0@1"]
+
+
+def test_an_engine_that_is_silent_for_too_long_is_killed_and_started_again(supervise, monkeypatch):
+    """docs/deploy.md, Start and stop: after 30 s; here after 2."""
+    monkeypatch.setattr(supervisor_module, "HEARTBEAT_LIMIT_S", 2.0)
+    deaths = []
+    supervisor = supervise(on_death=deaths.append)
+    supervisor.wait_ready()
+    os.kill(supervisor._process.pid, signal.SIGSTOP)
+    until(lambda: supervisor.instance_epoch != "talker-0@1" and supervisor._ready.is_set())
+    assert deaths[0] == "talker-0@1"
