@@ -221,9 +221,13 @@ CODE=0
 wait "$SERVER" || CODE=$?
 # The ends of the last answers are still on their way through it.
 [[ ${#BOTH[@]} == 1 ]] || timeout 5 tail --pid="${BOTH[1]}" -s 0.1 -f /dev/null || true
-# Of python_backends/serving/lost_start.py: the server had itself killed, as it would never have become ready.
-if [[ -e $OMNI_RUNTIME_DIR/start.lost && -z $STOPPING && ${OMNI_STARTS:-1} -lt 3 ]]; then
-    say "Triton lost a model that had started: starting again"
+# Of python_backends/serving/lost_start.py: the server had itself killed, as it would never have become ready. Or it aborted
+# (134) before it ever served: Triton 2.51 was seen to, with boost's lock_exception, on busy machines.
+LOST=''
+[[ ! -e $OMNI_RUNTIME_DIR/start.lost ]] || LOST="Triton lost a model that had started"
+[[ $CODE != 134 || -e $OMNI_RUNTIME_DIR/start.done ]] || LOST="Triton aborted at its start"
+if [[ -n $LOST && -z $STOPPING && ${OMNI_STARTS:-1} -lt 3 ]]; then
+    say "$LOST: starting again"
     clean_up
     trap - EXIT INT TERM
     OMNI_STARTS=$((${OMNI_STARTS:-1} + 1)) exec "$ROOT/scripts/serve.sh" "${ORIGINAL[@]}"

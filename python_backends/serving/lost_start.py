@@ -14,6 +14,7 @@ from pathlib import Path
 from python_backends.config.errors import OmniError, ShuttingDown
 
 MARK = "start.lost"  # in the runtime directory: tells scripts/serve.sh to start the server again
+DONE = "start.done"  # there too: the server has served, and an abort is no failure of its start
 SETTLE_S = 2.0  # Triton marks a model as loaded within milliseconds of its stub
 LIMIT_S = 30.0
 _PAUSE_S = 1.0
@@ -48,6 +49,6 @@ def lost_model(
     return None
 
 
-def mark(runtime_dir: Path) -> None:
+def mark(runtime_dir: Path, word: str = MARK) -> None:
     """Leave word for whoever starts servers."""
-    (runtime_dir / MARK).touch()
+    (runtime_dir / word).touch()

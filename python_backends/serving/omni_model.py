@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import threading
 from functools import partial
 
@@ -18,7 +20,7 @@ from python_backends.orchestrator.limits import Limits, Timeouts
 from python_backends.orchestrator.orchestrator import Orchestrator
 from python_backends.orchestrator.request import RequestDefaults
 from python_backends.orchestrator.warmup import warm_up
-from python_backends.serving.lost_start import lost_model, mark
+from python_backends.serving.lost_start import DONE, lost_model, mark
 from python_backends.serving.replicas import Replicas, every_stage_runs, result_of
 from python_backends.serving.responder import TritonResponder
 from python_backends.serving.server_end import (
@@ -118,6 +120,11 @@ class OmniModel:
         if (name := lost_model(stages, call, self._ending)) is not None:
             mark(self._runtime_dir)
             take_the_server_down(f"{name} has started, and Triton does not know of it")
+        elif (
+            os.environ.get("OMNI_RUNTIME_DIR") and not self._ending.is_set()
+        ):  # serve.sh's, which removes what is in it
+            with contextlib.suppress(FileNotFoundError):
+                mark(self._runtime_dir, DONE)
 
     def _lost_runtime_dir(self) -> None:
         """Let what runs go on as at a shutdown, then end: told to stop, Triton's models could not find each other."""

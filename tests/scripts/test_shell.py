@@ -177,6 +177,17 @@ def test_a_start_that_triton_lost_is_made_again(tiny_checkpoint, tmp_path):
     assert not any(os.path.exists(directory) for directory in directories)
 
 
+@pytest.mark.parametrize(("served", "times"), [(False, 3), (True, 1)])
+def test_a_server_that_aborts_before_it_served_is_started_again(tiny_checkpoint, tmp_path, served, times):
+    played, starts = tmp_path / "tritonserver", tmp_path / "starts"
+    done = 'touch "$OMNI_RUNTIME_DIR/start.done"\n' if served else ""
+    played.write_text(f"#!/bin/sh\necho start >>{starts}\n{done}kill -ABRT $$\n")
+    played.chmod(0o755)
+    command = [SCRIPTS / "serve.sh", "--model", tiny_checkpoint, "--host", "127.0.0.1", *port_options(free_ports())]
+    result = run(*command, TMPDIR=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert result.returncode == 134 and len(starts.read_text().split()) == times
+
+
 class Finished:
     """An environment that is set up, with a tritonserver and an engine interpreter that are played."""
 
