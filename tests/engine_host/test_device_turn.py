@@ -18,12 +18,12 @@ from python_backends.serving.supervisor import EngineLaunch, EngineSupervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from python_backends.engine_host.device_turn import device_turn
 with device_turn(Path(sys.argv[1]), sys.argv[2].split(","), lambda: None):
     print("held", flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 OPTIONS = {"device": "cpu", "dtype": "float32", "max_num_seqs": 1}
 
@@ -92,7 +92,7 @@ def test_time_waited_for_a_device_does_not_count_against_the_init_timeout(tmp_pa
     """The engine here only takes its turn and says hello, so that its time-out can be short."""
     script = tmp_path / "engine"
     script.write_text(f"""#!{sys.executable}
-import json, sys, time
+import json, signal, sys
 import zmq
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
@@ -104,7 +104,7 @@ def say(news):
     report(context, config["control"], news)
 with device_turn(Path({str(tmp_path)!r}), config["devices"], lambda: say({{"waiting": True}})):
     say({{"hello": {{"load_s": 0.0}}}})
-time.sleep(600)
+signal.pause()
 """)
     script.chmod(0o755)
     timeout_s = 8.0
